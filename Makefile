@@ -1,0 +1,71 @@
+# Every target sets itself up: all it needs is make and Python 3.11 or newer (with its venv module).
+# Another interpreter: make PYTHON=/path/to/python3.12 test
+
+.PHONY: help demo test check docs bench format clean
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+BENCHMARKS := bench/forecast_calibration.py bench/start_up.py bench/million_rows.py bench/check_power.py
+WORKERS ?= 2
+
+# One thread per process: results do not depend on the machine, and parallel test workers do not fight for cores.
+export OMP_NUM_THREADS ?= 1
+export OPENBLAS_NUM_THREADS ?= 1
+export MKL_NUM_THREADS ?= 1
+
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+	if "$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
+	then command -v "$$python"; break; fi; done)
+
+help: ## Say what there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+
+demo: $(VENV)/.core ## The dial in the kitchen, then a forecast on real samples
+	$(BIN)/kleash sweep
+	$(BIN)/kleash forecast examples/word_problems.csv --prompt-column task_id --reward-column judge_score \
+		--gold-column correct --reward-max 100 --gold-min 0
+
+test: check ## The checks, then the tests (slow ones: make test ARGS="-m slow")
+	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+check: $(VENV)/.dev ## Format, lint, types, one-way imports
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+docs: $(VENV)/.docs ## The documentation, into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+bench: $(VENV)/.core ## The benchmarks, one after the other (minutes)
+	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python "$$script"; done
+
+format: $(VENV)/.dev ## Rewrite the code in the project's format
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+clean: ## Remove everything that was built, .venv included
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { \
+		echo "kleash needs Python 3.11 or newer with its venv module (on Debian: apt-get install python3-venv)," >&2; \
+		echo "none was found; name one with make PYTHON=/path/to/python3" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# One stamp per set of dependencies; a change of pyproject.toml renews it.
+$(VENV)/.core: pyproject.toml | $(VENV)/bin/python
+	$(PIP) install --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(VENV)/.core
+	$(PIP) install --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.docs: pyproject.toml | $(VENV)/.core
+	$(PIP) install --editable '.[docs]'
+	@touch $@
