@@ -1,0 +1,156 @@
+"""Which column of a file plays which part: asked for by name, or found under a default name."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kleash._checks import message
+from kleash.errors import MissingColumnError, OptionError
+from kleash.samples._cells import short
+from kleash.samples._rows import Source
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_PROMPT = ("prompt_id", "prompt")
+_ANSWER = ("answer", "completion", "response")
+FLAGS = {
+    "prompt": "--prompt-column",
+    "reward": "--reward-column",
+    "gold": "--gold-column",
+    "answer": "--answer-column",
+    "label_probability": "--label-probability-column",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Columns as the caller asked for them; None is the default name."""
+
+    prompt: str | None
+    rewards: tuple[str | tuple[str, float], ...]
+    gold: str | None
+    answer: str | None
+    label_probability: str | None
+    keep_answers: bool
+
+    def resolve(self, columns: Sequence[str], source: Source) -> Roles:
+        """Roles of the columns of one file.
+
+        Raises
+        ------
+        MissingColumnError
+            A column that was named, or the prompt or reward under its default name, is not there.
+        OptionError
+            A reward column is named twice.
+        """
+
+        def find(role: str, name: str | None, *defaults: str) -> str | None:
+            for candidate in (name,) if name is not None else defaults:
+                if candidate in columns:
+                    return candidate
+            if name is not None:
+                raise _missing(role, name, columns, source)
+            return None
+
+        prompt = find("prompt", self.prompt, *_PROMPT)
+        if prompt is None:
+            raise _missing("prompt", None, columns, source)
+        rewards: dict[str, float] = {}
+        for spec in self.rewards:
+            name, weight = (spec, 1.0) if isinstance(spec, str) else spec
+            if isinstance(spec, str) and spec not in columns:
+                head, _, tail = spec.rpartition(":")
+                name, weight = (head, _weight(head, tail)) if head and _is_number(tail) else (spec, 1.0)
+            if name not in columns:
+                raise _missing("reward", None if self.rewards == ("reward",) else name, columns, source)
+            if name in rewards:
+                raise OptionError(message("reward columns", expected="each once", got=f"{name!r} twice"))
+            rewards[name] = weight
+        return Roles(
+            prompt=prompt,
+            rewards=tuple(rewards.items()),
+            gold=find("gold", self.gold, "gold"),
+            probability=find("label_probability", self.label_probability, "label_probability"),
+            answer=find("answer", self.answer, *_ANSWER) if self.keep_answers else None,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roles:
+    """Which column of one file plays which part."""
+
+    prompt: str
+    rewards: tuple[tuple[str, float], ...]
+    gold: str | None
+    probability: str | None
+    answer: str | None
+
+    @property
+    def reward_columns(self) -> list[str]:
+        """Names of the reward columns."""
+        return [name for name, _ in self.rewards]
+
+    @property
+    def number_columns(self) -> list[str]:
+        """Names of the columns that hold numbers, each once."""
+        return _distinct(*self.reward_columns, self.gold, self.probability)
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of all columns that are read, each once."""
+        return _distinct(self.prompt, *self.number_columns, self.answer)
+
+    def weigh(self, rewards: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+        """The weighted sum of the reward columns, in their order; a single column of weight 1 as it is."""
+        with np.errstate(over="ignore", invalid="ignore"):  # the caller refuses what is not finite
+            total = self.rewards[0][1] * rewards[0]
+            for (_, weight), values in zip(self.rewards[1:], rewards[1:], strict=True):
+                total = total + weight * values
+        return total
+
+
+def _distinct(*names: str | None) -> list[str]:
+    return list(dict.fromkeys(name for name in names if name is not None))
+
+
+def reward_specs(columns: str | Sequence[str | tuple[str, float]] | None) -> tuple[str | tuple[str, float], ...]:
+    """Reward columns as the caller named them: a text is looked up in the file before it is split at a colon."""
+    specs = ["reward"] if columns is None else [columns] if isinstance(columns, str) else list(columns)
+    if not specs:
+        raise OptionError(message("reward columns", expected="at least one", got="none"))
+    return tuple(s if isinstance(s, str) else (str(s[0]), _weight(s[0], s[1])) for s in specs)
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _weight(name: str, value: Any) -> float:
+    if not _is_number(value) or not math.isfinite(float(value)):
+        raise OptionError(message(f"weight of reward column {name!r}", expected="a finite number", got=f"{value}"))
+    return float(value)
+
+
+def _missing(role: str, name: str | None, columns: Sequence[str], source: Source) -> MissingColumnError:
+    """The error for a column that is not there; ``name`` is None where the default names were looked for."""
+    shown = [short(column) for column in columns if column]
+    listed = ", ".join(shown[:30]) + (f" and {len(shown) - 30} more" if len(shown) > 30 else "")
+    fix = f"name it with {FLAGS[role]}"
+    close = difflib.get_close_matches(name or role, shown, n=1, cutoff=0.5)
+    if close:
+        fix = f"did you mean {close[0]!r}?" if name is not None else f"{fix} {close[0]}"
+    thing = f"column {name!r}" if name is not None else f"{role} column"
+    expected = " or ".join(_PROMPT if role == "prompt" else (role,)) if name is None else "in the file"
+    got = f"the columns {listed}" if listed else "no columns"
+    return MissingColumnError(message(thing, expected=expected, got=got, fix=fix), path=source.shown)
