@@ -1,0 +1,371 @@
+"""Frontier: the one table of kleash. For each beta: judge's score, true quality, KL, how sure, and from where."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kleash import _checks, _files, tilt
+from kleash.errors import DataError, MissingFileError, OptionError, ShapeError
+from kleash.worlds import World
+
+if TYPE_CHECKING:
+    import polars as pl
+
+__all__ = ["Estimates", "Frontier", "Replicates", "Source", "Status", "exact_frontier"]
+
+Floats = NDArray[np.float64]
+Source = Literal["exact", "forecast", "sweep", "log"]
+"""Where a Frontier came from: a world's closed form, reference samples, training, or a trainer's logs."""
+Status = Literal["ok", "weak", "beyond"]
+"""How far a row can be trusted: ``beyond`` rows carry no estimates and enter no verdict."""
+
+_SCHEMA = 1
+_QUANTITIES = ("reward", "gold", "kl", "gold_gain")
+_MEASURED = ("gold", "gold_gain", "reference_gold")  # what may be None: in a file told apart from measured, but null
+_COLUMNS = {name + end for name in _QUANTITIES for end in ("", "_se", "_lo", "_hi")} | {"beta", "n", "status"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Estimates:
+    """One quantity along the dial: arrays of one shape; NaN where a value does not exist.
+
+    ``value`` the estimate, ``se`` its standard error, ``lo`` and ``hi`` the ends of its 95 % interval.
+    """
+
+    value: Floats
+    se: Floats
+    lo: Floats
+    hi: Floats
+
+    def __post_init__(self) -> None:
+        arrays = {f.name: np.asarray(getattr(self, f.name), dtype=np.float64) for f in dataclasses.fields(self)}
+        _checks.same_shape(**arrays)
+        for name, array in arrays.items():
+            object.__setattr__(self, name, array)
+
+    @classmethod
+    def exact(cls, value: ArrayLike) -> Estimates:
+        """Values known without error: standard error 0 and an interval of one point."""
+        array = np.asarray(value, dtype=np.float64)
+        return cls(value=array, se=np.zeros_like(array), lo=array, hi=array)
+
+    def __getitem__(self, index: Any) -> Estimates:
+        """The same quantity at some of the betas."""
+        return Estimates(**{f.name: getattr(self, f.name)[index] for f in dataclasses.fields(self)})
+
+    def where(self, keep: NDArray[np.bool_]) -> Estimates:
+        """The same, with NaN outside ``keep``."""
+        fields = dataclasses.fields(self)
+        return Estimates(**{f.name: np.where(keep, getattr(self, f.name), np.nan) for f in fields})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Replicates:
+    """Draws of the whole table, so that differences between betas can be paired.
+
+    ``kind`` says what a draw is: ``bootstrap`` (a draw from the sampling distribution of the estimate: its spread is
+    the standard error) or ``seeds`` (an independent training run: the standard error is spread / sqrt(R)).
+    ``reward``, ``kl`` and ``gold`` have shape (R, B), ``reference_reward`` and ``reference_gold`` (R,).
+    """
+
+    kind: Literal["bootstrap", "seeds"]
+    reward: Floats
+    kl: Floats
+    reference_reward: Floats
+    gold: Floats | None = None
+    reference_gold: Floats | None = None
+
+    def __post_init__(self) -> None:
+        _checks.choice(self.kind, ("bootstrap", "seeds"), name="replicates' kind")
+        for name in ("reward", "kl", "gold", "reference_reward", "reference_gold"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=np.float64))
+        _checks.same_shape(reward=self.reward, kl=self.kl, **({} if self.gold is None else {"gold": self.gold}))
+        for name in ("reference_reward", "reference_gold"):
+            draws = getattr(self, name)
+            if draws is not None and (self.reward.ndim != 2 or draws.shape != self.reward.shape[:1]):
+                got = f"{draws.shape} beside reward {self.reward.shape}"
+                raise ShapeError(_checks.message(f"replicates' {name}", expected="shape (R,) of (R, B)", got=got))
+
+    def gold_gain(self) -> Floats | None:
+        """Gold minus the reference's gold within each draw, shape (R, B)."""
+        if self.gold is None or self.reference_gold is None:
+            return None
+        return np.asarray(self.gold - self.reference_gold[:, None])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Frontier:
+    """Judge's score, true quality and KL for every beta, with their uncertainty and origin.
+
+    Parameters
+    ----------
+    source
+        Where the numbers came from.
+    beta
+        Finite coefficients in reward units per nat, shape (B,), ascending; the reference (beta infinity) stands apart.
+    reward, gold, kl
+        :class:`Estimates` of shape (B,); KL in nats per answer. ``gold`` is None where nothing is known of it.
+    gold_gain
+        Gold minus the reference's gold, paired, shape (B,).
+    reference_reward, reference_gold
+        :class:`Estimates` of shape () for the untouched reference.
+    n
+        Independent units behind each row, shape (B,): prompts of a forecast, seeds of a sweep, 0 for an exact table.
+    status
+        ``ok``, ``weak`` or ``beyond`` per row, shape (B,).
+    diagnostics
+        Further columns of shape (B,) by name (``chi2``, ``ess``, ``khat``, ...).
+    replicates
+        Draws for paired comparisons; None for an exact table.
+    gold_range
+        Largest minus smallest possible (or seen) gold; sets the default tolerance of a verdict.
+    provenance
+        Plain data: inputs, settings, version, seed, notes.
+
+    Examples
+    --------
+    >>> from kleash.worlds import kitchen
+    >>> frontier = exact_frontier(kitchen(), [5.0, 15.0])
+    >>> frontier.gold.value.round(3)
+    array([0.29 , 1.541])
+    >>> frontier.to_frame().columns[:3]
+    ['beta', 'reward', 'reward_se']
+    """
+
+    source: Source
+    beta: Floats
+    reward: Estimates
+    kl: Estimates
+    reference_reward: Estimates
+    gold: Estimates | None = None
+    gold_gain: Estimates | None = None
+    reference_gold: Estimates | None = None
+    n: NDArray[np.int64]
+    status: NDArray[np.str_]
+    diagnostics: Mapping[str, Floats] = dataclasses.field(default_factory=dict)
+    replicates: Replicates | None = None
+    gold_range: float | None = None
+    provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _checks.choice(self.source, get_args(Source), name="source")
+        beta = _checks.betas(self.beta, infinite=False)
+        if (np.diff(beta) <= 0).any():
+            raise OptionError(_checks.message("beta", expected="ascending, distinct values", got=beta.tolist()))
+        columns = {name: getattr(self, name).value for name in _QUANTITIES if getattr(self, name) is not None}
+        status = np.asarray(self.status, dtype=np.str_)
+        for value in np.unique(status):
+            _checks.choice(str(value), get_args(Status), name="status")
+        n = np.asarray(self.n, dtype=np.int64)
+        diagnostics = {name: np.asarray(array, dtype=np.float64) for name, array in self.diagnostics.items()}
+        taken = sorted(diagnostics.keys() & _COLUMNS)
+        if taken:
+            raise OptionError(_checks.message("diagnostics", expected="names of their own", got=", ".join(taken)))
+        draws = {} if self.replicates is None else {"replicates": self.replicates.reward[0]}
+        _checks.same_shape(beta=beta, n=n, status=status, **columns, **diagnostics, **draws)
+        for name, value in (("beta", beta), ("n", n), ("status", status), ("diagnostics", diagnostics)):
+            object.__setattr__(self, name, value)
+
+    @property
+    def usable(self) -> NDArray[np.bool_]:
+        """Rows that may enter a verdict: everything that is not ``beyond``."""
+        return np.asarray(self.status != "beyond")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One plain dictionary per beta; None where a value does not exist."""
+        columns: dict[str, list[Any]] = {"beta": self.beta.tolist()}
+        for name in _QUANTITIES:
+            columns |= _estimate_columns(name, getattr(self, name), self.beta.size)
+        columns |= {name: _files.finite_or_none(array) for name, array in self.diagnostics.items()}
+        columns |= {"n": self.n.tolist(), "status": self.status.tolist()}
+        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+    def reference(self) -> dict[str, Any]:
+        """The untouched reference as a plain dictionary."""
+        columns = _estimate_columns("reward", _row(self.reference_reward), 1)
+        columns |= _estimate_columns("gold", _row(self.reference_gold), 1)
+        return {name: values[0] for name, values in columns.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready plain data: ``rows``, ``reference`` and what they came from; no replicates."""
+        return {
+            "schema": _SCHEMA,
+            "source": self.source,
+            "rows": self.rows(),
+            "reference": self.reference(),
+            "gold_range": self.gold_range,
+            "provenance": dict(self.provenance),
+        }
+
+    def to_frame(self) -> pl.DataFrame:
+        """A polars frame with a row per beta; null where a value does not exist."""
+        import polars as pl
+
+        rows = self.rows()
+        kinds: dict[str, Any] = {"n": pl.Int64, "status": pl.String}
+        return pl.DataFrame(rows, schema={name: kinds.get(name, pl.Float64) for name in rows[0]})
+
+    def save(self, path: str | Path) -> None:
+        """Write everything, replicates included, to ``.json`` or ``.parquet``; atomic, exact to the last bit.
+
+        NaN and infinities become null, and NaN when read again.
+        """
+        path = Path(path)
+        form = _checks.choice(path.suffix, (".json", ".parquet"), name="frontier file")
+        content = self.to_dict()
+        content["measured"] = [name for name in _MEASURED if getattr(self, name) is not None]
+        if self.replicates is not None:
+            content["replicates"] = {
+                f.name: _nested(value) if isinstance(value, np.ndarray) else value
+                for f in dataclasses.fields(self.replicates)
+                if (value := getattr(self.replicates, f.name)) is not None
+            }
+        if form == ".json":
+            _files.write_atomic(path, _files.dump_json(content) + "\n")
+            return
+        import io
+
+        buffer = io.BytesIO()
+        rest = {key: value for key, value in content.items() if key != "rows"}
+        self.to_frame().write_parquet(buffer, metadata={"kleash": _files.dump_json(rest)})
+        _files.write_atomic(path, buffer.getvalue())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Frontier:
+        """Read a frontier written by :meth:`save`.
+
+        Raises
+        ------
+        MissingFileError
+            There is no such file.
+        DataError
+            The file is not a frontier, or one of a newer schema.
+        """
+        path = Path(path)
+        form = _checks.choice(path.suffix, (".json", ".parquet"), name="frontier file")
+        try:
+            if form == ".json":
+                content = json.loads(path.read_text(encoding="utf-8"))
+            else:
+                import polars as pl
+
+                content = json.loads(pl.read_parquet_metadata(path)["kleash"])
+                content["rows"] = pl.read_parquet(path).to_dicts()
+            return cls._from_dict(content)
+        except FileNotFoundError as error:
+            raise MissingFileError(f"{path}: no such file") from error
+        except OSError as error:
+            raise DataError(f"cannot be read: {error.strerror or error}", path=path) from error
+        except DataError as error:
+            raise DataError(str(error), path=path) from error
+        except Exception as error:  # any other failure means that the content is not what save() writes
+            raise DataError("is not a frontier written by kleash", path=path) from error
+
+    @classmethod
+    def _from_dict(cls, content: Mapping[str, Any]) -> Frontier:
+        if content["schema"] != _SCHEMA:
+            raise DataError(f"is a frontier of schema {content['schema']}, this kleash reads {_SCHEMA}")
+        rows, reference = content["rows"], content["reference"]
+        gold = {
+            "gold": _read_estimates("gold", rows),
+            "gold_gain": _read_estimates("gold_gain", rows),
+            "reference_gold": _read_estimates("gold", [reference])[0],
+        }
+        replicates = content.get("replicates")
+        if replicates is not None:
+            draws = {k: np.asarray(v, dtype=np.float64) for k, v in replicates.items() if k != "kind"}  # null is NaN
+            replicates = Replicates(kind=replicates["kind"], **draws)
+        return cls(
+            source=content["source"],
+            beta=np.asarray([row["beta"] for row in rows]),
+            n=np.asarray([row["n"] for row in rows]),
+            status=np.asarray([row["status"] for row in rows]),
+            reference_reward=_read_estimates("reward", [reference])[0],
+            reward=_read_estimates("reward", rows),
+            kl=_read_estimates("kl", rows),
+            **{name: estimates for name, estimates in gold.items() if name in content["measured"]},
+            diagnostics={name: _column(rows, name) for name in rows[0] if name not in _COLUMNS},
+            replicates=replicates,
+            gold_range=content["gold_range"],
+            provenance=content["provenance"],
+        )
+
+
+def exact_frontier(world: World, beta: ArrayLike | None = None, *, n_grid: int = 200) -> Frontier:
+    """The exact table of a world: the optimum at every beta, by the closed form.
+
+    Parameters
+    ----------
+    world
+        The world.
+    beta
+        Coefficients, shape (B,), finite; default: 0, a logarithmic grid from where the policy has all but left the
+        reference to where it has all but reached it, and every beta at which the gold has a maximum.
+    n_grid
+        Size of the default grid.
+
+    Examples
+    --------
+    >>> from kleash.worlds import two_arm
+    >>> exact_frontier(two_arm(0.2), [1.0]).reward.value.round(4)
+    array([0.4046])
+    """
+    if beta is None:
+        spread, widest = tilt.reward_spread(world)
+        ends = (1e-2 * spread, max(1e3 * spread, 10.0 * widest)) if spread > 0 else (1e-2, 1e3)  # any beta is as good
+        grid = np.geomspace(*ends, _checks.integer(n_grid, name="n_grid", at_least=2))
+        beta = np.concatenate([[0.0], grid, tilt.stationary_betas(world)])
+    array = np.unique(_checks.betas(beta, infinite=False))
+    at = tilt.moments(world, array)
+    reference = tilt.moments(world, np.inf)
+    possible = np.isfinite(world.log_reference)
+    return Frontier(
+        source="exact",
+        beta=array,
+        reward=Estimates.exact(at.reward),
+        gold=Estimates.exact(at.gold),
+        kl=Estimates.exact(at.kl),
+        gold_gain=Estimates.exact(at.gold - reference.gold),
+        reference_reward=Estimates.exact(reference.reward[0]),
+        reference_gold=Estimates.exact(reference.gold[0]),
+        n=np.zeros(array.size, dtype=np.int64),
+        status=np.full(array.size, "ok"),
+        diagnostics={"chi2": at.chi2},
+        gold_range=float(np.ptp(world.gold[possible])),
+        provenance={"world": world.name},
+    )
+
+
+def _nested(array: Floats) -> list[Any]:
+    """Nested lists with None for NaN: the draws of a row that is ``beyond``."""
+    cells = array.astype(object)
+    cells[np.isnan(array)] = None
+    return list(cells.tolist())
+
+
+def _row(estimates: Estimates | None) -> Estimates | None:
+    return None if estimates is None else estimates[None]
+
+
+def _estimate_columns(name: str, estimates: Estimates | None, size: int) -> dict[str, list[Any]]:
+    ends = (("", "value"), ("_se", "se"), ("_lo", "lo"), ("_hi", "hi"))
+    if estimates is None:
+        return {name + end: [None] * size for end, _ in ends}
+    return {name + end: _files.finite_or_none(getattr(estimates, field)) for end, field in ends}
+
+
+def _column(rows: list[dict[str, Any]], name: str) -> Floats:
+    return np.asarray([np.nan if row[name] is None else row[name] for row in rows], dtype=np.float64)
+
+
+def _read_estimates(name: str, rows: list[dict[str, Any]]) -> Estimates:
+    value, se, lo, hi = (_column(rows, name + end) for end in ("", "_se", "_lo", "_hi"))
+    return Estimates(value=value, se=se, lo=lo, hi=hi)

@@ -1,0 +1,291 @@
+"""Window: what a Frontier means. Where the dial helps, where it stops helping, and when that cannot be told.
+
+A verdict looks at nothing but gold: its gain over the untouched reference, with paired uncertainty. The
+judge's score and the training loss never rank anything.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtrit
+
+from kleash import _checks
+from kleash.frontier import Frontier
+
+__all__ = ["Verdict", "VerdictKind", "find_window"]
+
+Floats = NDArray[np.float64]
+VerdictKind = Literal["useful-range", "no-overoptimisation-seen", "no-useful-range", "cannot-tell"]
+
+DEFAULT_TOLERANCE = 0.05
+"""A loss or gain of less than this share of gold's range is of no practical weight (the default of ``--tolerance``)."""
+_NEAR_BEST = 0.05  # 'as good as the best' for practical purposes: the last twentieth of the gain is not worth the drift
+_SOME_GAIN = 0.10  # the tight edge: where a tenth of the best gain has arrived
+_SEEN_KL = 2 * (5 * DEFAULT_TOLERANCE) ** 2
+"""How far along the dial one must have seen before 'no useful range' may be said, in nats (0.125).
+
+By Pinsker's inequality gold cannot move by more than ``range * sqrt(KL / 2)``: nearer to the reference than this, even
+a perfect judge could not have gained five times the default tolerance, and the absence of a gain would say nothing
+about the judge.
+"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What the table means, with its reasons.
+
+    Parameters
+    ----------
+    kind
+        ``useful-range``: a gain in gold, and betas so loose that it is lost again. ``no-overoptimisation-seen``: a
+        gain, and no loss at the loosest beta that could be seen. ``no-useful-range``: nothing to gain at any beta; fix
+        the judge. ``cannot-tell``: the data do not settle it.
+    best_beta, best_lo, best_hi, best_kl
+        Where the largest gain is, its interval (None where the interval is open), and the KL there in nats.
+    safe_beta, safe_kl
+        The recommendation: the largest beta that gives as good as the best gain, measurably above 0. The KL is None
+        where ``beta_floor`` puts this beta outside the betas that were read.
+    tight_edge, loose_edge
+        Brackets (bad, good): between them the gain becomes a tenth of the best, and the loss by cheating begins.
+    reasons, needs
+        Sentences: why, and what would settle an open question.
+    """
+
+    kind: VerdictKind
+    best_beta: float | None = None
+    best_lo: float | None = None
+    best_hi: float | None = None
+    best_kl: float | None = None
+    safe_beta: float | None = None
+    safe_kl: float | None = None
+    tight_edge: tuple[float, float] | None = None
+    loose_edge: tuple[float, float] | None = None
+    reasons: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+
+    @property
+    def gain_shown(self) -> bool:
+        """Whether some beta is shown to gain true quality."""
+        return self.kind in ("useful-range", "no-overoptimisation-seen")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with the keys of the command line's VERDICT."""
+        return {
+            name: list(value) if isinstance(value, tuple) else value for name, value in dataclasses.asdict(self).items()
+        }
+
+    def __str__(self) -> str:
+        lines = [self.kind.replace("-", " ") + ": " + " ".join(self.reasons)]
+        return "\n".join(lines + [f"It would take {need}." for need in self.needs])
+
+
+def find_window(frontier: Frontier, *, tolerance: float | None = None, beta_floor: float | None = None) -> Verdict:
+    """Read a Frontier: best beta, safe beta, edges, verdict.
+
+    Parameters
+    ----------
+    frontier
+        From any source; rows that are ``beyond`` are not looked at.
+    tolerance
+        Gold units below which a gain has no practical weight; default 5 % of the frontier's ``gold_range``.
+    beta_floor
+        Smallest beta at which cheats that nobody has seen cannot cost more than the tolerance; ``safe_beta`` is never
+        below it.
+
+    Returns
+    -------
+    Verdict
+
+    Notes
+    -----
+    With gain(beta) = gold(beta) - gold(reference) and G* the best gain among usable betas whose gain is measurably
+    above 0, ``safe_beta`` is the largest beta with gain >= G* - max(one paired standard error, 5 % of G*) and a gain
+    measurably above 0; the tight edge is where the gain passes 10 % of G*; the loose edge is where gold is measurably
+    below the best's (exact tables: by more than 5 % of G*). 'Measurably' is a one-sided 97.5 % limit: for the gain the
+    lower end of its interval (exact tables: more than rounding, 1e-12 of gold), for two betas that of the paired
+    difference, from the frontier's replicates alone. Estimates that came without replicates are compared as if they
+    were independent, which is on the safe side where errors go together.
+
+    References
+    ----------
+    The one-standard-error rule: Breiman, Friedman, Olshen, Stone 1984 (CART). The rest is ours.
+
+    Examples
+    --------
+    >>> from kleash.frontier import exact_frontier
+    >>> from kleash.worlds import kitchen
+    >>> find_window(exact_frontier(kitchen())).kind
+    'no-useful-range'
+    >>> verdict = find_window(exact_frontier(kitchen(oversalt=0.0005)))
+    >>> verdict.kind, round(verdict.best_beta, 2)
+    ('useful-range', 7.25)
+    """
+    if tolerance is not None:
+        tolerance = _checks.number(tolerance, name="tolerance", at_least=0.0)
+    elif frontier.gold_range is not None:
+        tolerance = DEFAULT_TOLERANCE * frontier.gold_range
+    if beta_floor is not None:
+        beta_floor = _checks.number(beta_floor, name="beta_floor", at_least=0.0)
+    cannot = _nothing_to_read(frontier)
+    if cannot is not None:
+        return cannot
+    assert frontier.gold_gain is not None  # for the type checker: _nothing_to_read has seen to it
+    rows = np.flatnonzero(frontier.usable & np.isfinite(frontier.gold_gain.value))
+    beta, kl = frontier.beta[rows], frontier.kl.value[rows]
+    gain = frontier.gold_gain[rows]
+    difference = _paired_differences(frontier, rows)
+    measurable = gain.lo > _rounding(frontier)
+    if measurable.any():
+        best = int(np.argmax(np.where(measurable, gain.value, -np.inf)))
+        top = float(gain.value[best])
+        loss, loss_se, loss_lo = difference(best)
+        good_enough = (gain.value >= top - np.fmax(loss_se, _NEAR_BEST * top)) & measurable
+        safe = int(np.flatnonzero(good_enough)[-1])
+        lost = (loss > _NEAR_BEST * top) if frontier.source == "exact" else (loss_lo > 0)
+        looser = np.flatnonzero(lost[:best])
+        tighter = np.flatnonzero(gain.value >= _SOME_GAIN * top)[-1]
+        lo, hi = _best_interval(frontier, rows, best)
+        kind: VerdictKind = "useful-range" if looser.size else "no-overoptimisation-seen"
+        safe_beta, safe_kl, floor_note = _not_below_floor(beta, kl, safe, beta_floor)
+        reasons = [_gain_in_words(frontier, beta[best], gain[best])]
+        if tolerance is not None and top < tolerance:
+            reasons.append(f"That is measurable and small: {tolerance:.2g} would begin to matter.")
+        if looser.size:
+            worse = looser[-1]
+            reasons.append(f"At beta {beta[worse]:.3g} and looser, quality is being lost again.")
+        else:
+            reasons.append(f"No loss shows down to beta {beta[0]:.3g}, the loosest that could be read.")
+        return Verdict(
+            kind=kind,
+            best_beta=float(beta[best]),
+            best_lo=lo,
+            best_hi=hi,
+            best_kl=float(kl[best]),
+            safe_beta=safe_beta,
+            safe_kl=safe_kl,
+            tight_edge=None if tighter + 1 == beta.size else (float(beta[tighter + 1]), float(beta[tighter])),
+            loose_edge=(float(beta[looser[-1]]), float(beta[looser[-1] + 1])) if looser.size else None,
+            reasons=tuple(reasons + floor_note),
+        )
+    return _no_gain(frontier, beta, kl, gain, tolerance)
+
+
+def _nothing_to_read(frontier: Frontier) -> Verdict | None:
+    """The cases in which there is no gain to look at."""
+    if frontier.gold is None or frontier.gold_gain is None:
+        return Verdict(
+            kind="cannot-tell",
+            reasons=("The true quality was not measured, and the judge's score alone cannot show cheating.",),
+            needs=("gold labels on some of the answers, chosen at random",),
+        )
+    usable = frontier.usable & np.isfinite(frontier.gold_gain.value)
+    if not usable.any():
+        return Verdict(
+            kind="cannot-tell",
+            reasons=("At no beta do the data reach far enough to be read.",),
+            needs=("more answers to each prompt", "more prompts"),
+        )
+    if frontier.gold_range == 0.0:
+        return Verdict(
+            kind="cannot-tell",
+            reasons=("The true quality is the same for every answer, so there is nothing to gain or to lose.",),
+            needs=("a measure of quality that tells answers apart",),
+        )
+    if frontier.source != "log" and not (frontier.kl.value[usable] > 0).any():
+        return Verdict(
+            kind="cannot-tell",
+            reasons=("The judge gives every answer to a prompt the same score, so no beta moves the policy.",),
+            needs=("a judge that tells answers to the same prompt apart",),
+        )
+    return None
+
+
+def _rounding(frontier: Frontier) -> float:
+    """What an exact table's gain must exceed to be more than rounding; 0 for other tables, which have an interval."""
+    if frontier.source != "exact" or frontier.reference_gold is None:
+        return 0.0
+    return 1e-12 * (abs(float(frontier.reference_gold.value)) + (frontier.gold_range or 0.0))
+
+
+def _paired_differences(frontier: Frontier, rows: NDArray[np.intp]) -> Callable[[int], tuple[Floats, Floats, Floats]]:
+    """A function of a row that gives gold(row) - gold(every row): value, standard error, lower 97.5 % limit."""
+    assert frontier.gold is not None
+    value, se = frontier.gold.value[rows], frontier.gold.se[rows]
+    replicates = frontier.replicates
+
+    def difference(row: int) -> tuple[Floats, Floats, Floats]:
+        loss = value[row] - value
+        if replicates is None or replicates.gold is None:
+            spread = np.hypot(se[row], se)
+            return loss, spread, loss - stdtrit(np.inf, 0.975) * spread
+        draws = replicates.gold[:, rows]
+        if draws.shape[0] < 2:  # one draw has no spread: nothing is known of the error
+            return loss, np.full_like(loss, np.nan), np.full_like(loss, np.nan)
+        paired = draws[:, [row]] - draws
+        spread = paired.std(axis=0, ddof=1)
+        if replicates.kind == "bootstrap":
+            df = max(float(frontier.n[rows].min()) - 1, 1.0)
+        else:
+            spread = spread / np.sqrt(draws.shape[0])
+            df = draws.shape[0] - 1
+        return loss, spread, loss - stdtrit(df, 0.975) * spread
+
+    return difference
+
+
+def _best_interval(frontier: Frontier, rows: NDArray[np.intp], best: int) -> tuple[float | None, float | None]:
+    """Where the best beta may be: 95 % of the draws' best (seeds: all), widened to the next betas that were read."""
+    beta = frontier.beta[rows]
+    lowest = highest = best
+    gains = None if frontier.replicates is None else frontier.replicates.gold_gain()
+    if gains is not None:
+        bests = np.argmax(gains[:, rows], axis=1)
+        within = 2.5 if frontier.replicates is not None and frontier.replicates.kind == "bootstrap" else 0.0
+        lowest = min(best, int(np.percentile(bests, within, method="lower")))
+        highest = max(best, int(np.percentile(bests, 100 - within, method="higher")))
+    lo = float(beta[lowest - 1]) if lowest > 0 else (0.0 if beta[0] == 0.0 else None)
+    hi = float(beta[highest + 1]) if highest + 1 < beta.size else None
+    return lo, hi
+
+
+def _not_below_floor(
+    beta: Floats, kl: Floats, safe: int, beta_floor: float | None
+) -> tuple[float, float | None, list[str]]:
+    """The safe beta, raised to the floor that unseen cheats set; its KL by interpolation between the rows around it."""
+    if beta_floor is None or beta[safe] >= beta_floor:
+        return float(beta[safe]), float(kl[safe]), []
+    note = f"The safe beta is raised from {beta[safe]:.3g} to {beta_floor:.3g}: below it a cheat nobody has seen could"
+    known = (beta > 0) & (kl > 0)
+    x, y = np.log(beta[known]), np.log(kl[known])
+    at = np.interp(np.log(beta_floor), x, y, left=np.nan, right=np.nan) if known.any() else np.nan
+    return beta_floor, None if np.isnan(at) else float(np.exp(at)), [note + " cost too much."]
+
+
+def _gain_in_words(frontier: Frontier, beta: float, gain: Any) -> str:
+    sure = "" if frontier.source == "exact" else f" (95 %: {gain.lo:.3g} to {gain.hi:.3g})"
+    return f"Quality gains {gain.value:.3g}{sure} over the reference at beta {beta:.3g}."
+
+
+def _no_gain(frontier: Frontier, beta: Floats, kl: Floats, gain: Any, tolerance: float | None) -> Verdict:
+    """No measurable gain: either there is provably nothing to gain, or it cannot be told."""
+    widest = float(np.max(gain.hi))
+    far_enough = bool(np.max(kl) >= _SEEN_KL or (frontier.beta[0] == 0.0 and frontier.usable[0]))
+    if tolerance is not None and widest < max(tolerance, np.finfo(float).tiny) and far_enough:
+        least = f"At no beta from {beta[0]:.3g} to {beta[-1]:.3g} does quality gain more than {max(widest, 0.0):.2g}"
+        return Verdict(
+            kind="no-useful-range",
+            reasons=(least + " over the untouched reference.", "The dial cannot help here: fix the judge."),
+        )
+    if not far_enough:
+        reason = f"The data reach only {float(np.max(kl)):.2g} nats from the reference, too near to see gain or loss."
+        return Verdict(kind="cannot-tell", reasons=(reason,), needs=("more answers to each prompt",))
+    reason = f"A gain of up to {widest:.3g} can be neither shown nor ruled out."
+    if np.isnan(widest):
+        reason = "How sure the gain is cannot be said: at some betas it came without an interval."
+    unit = "seeds and betas" if frontier.source == "sweep" else "prompts or gold labels"
+    return Verdict(kind="cannot-tell", reasons=(reason,), needs=(f"more {unit}",))
