@@ -1,0 +1,126 @@
+"""What every command does with its answer: table, JSON or CSV on stdout or in a file, and progress on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+
+__all__ = ["Format", "debug_option", "emit", "format_option", "note", "progress"]
+
+Format = Literal["table", "json", "csv"]
+
+format_option = click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json", "csv"]),
+    default="table",
+    show_default=True,
+    help="How to print the answer; JSON and CSV have full precision.",
+)
+
+
+def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.ensure_object(dict)["debug"] = True
+
+
+debug_option = click.option(
+    "--debug", is_flag=True, expose_value=False, callback=_set_debug, help="Print the traceback of an error."
+)
+_WIDTH = 80
+_ASCII = str.maketrans("─★●±", "-*o~")
+
+
+def emit(
+    form: Format,
+    *,
+    data: Callable[[], Mapping[str, Any]],
+    rows: Callable[[], Sequence[Mapping[str, Any]]],
+    show: object,
+    out: Path | None = None,
+) -> None:
+    """Print the answer, or write it to a file.
+
+    Parameters
+    ----------
+    form
+        ``table``, ``json`` or ``csv``.
+    data
+        Makes the plain data of the JSON.
+    rows
+        Makes the rows of the CSV, all with the same keys; None is an empty cell.
+    show
+        What rich prints as the table (anything with ``__rich__``).
+    out
+        A file to write instead of stdout; the table is written there as plain text of 80 columns.
+    """
+    from kleash import _files
+
+    if form == "json":
+        text = _files.dump_json(data(), indent=2) + "\n"
+    elif form == "csv":
+        text = _csv(rows())
+    elif out is not None:
+        from kleash._table import to_text
+
+        text = to_text(show) + "\n"
+    else:
+        _print(show)
+        return
+    if out is not None:
+        _files.write_atomic(out, text)
+    else:
+        sys.stdout.write(text)
+
+
+def note(text: str) -> None:
+    """A line for the person at the terminal, on stderr."""
+    click.echo(f"kleash: {text}", err=True)
+
+
+@contextlib.contextmanager
+def progress(label: str) -> Iterator[Callable[[int, int], None] | None]:
+    """A function of (done, total) that moves a bar on stderr and is gone at the end; None where that is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=None)
+
+        def move(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        yield move
+
+
+def _print(show: object) -> None:
+    from rich.console import Console
+
+    from kleash._table import to_text
+
+    console = Console(highlight=False)
+    unicode = console.encoding.startswith("utf")
+    if console.is_terminal and unicode:
+        console.print(show, width=min(console.width, _WIDTH))
+        return
+    text = to_text(show) + "\n"
+    sys.stdout.write(text if unicode else text.translate(_ASCII).encode("ascii", "replace").decode("ascii"))
+
+
+def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    file = io.StringIO()
+    writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue()

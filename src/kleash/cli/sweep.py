@@ -1,0 +1,109 @@
+"""``kleash sweep``: the dial in a world where the truth is known."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kleash.cli._output import Format, debug_option, emit, format_option, note, progress
+
+
+@click.command(short_help="Train at several betas at once and see what the dial does.")
+@click.argument("configs", metavar="[CONFIG.toml]", nargs=-1)
+@click.option("--world", metavar="NAME", help="A world known by name: kitchen (the default).")
+@click.option(
+    "--set",
+    "settings",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="A setting of the world; of the kitchen: oversalt, love, house_mean, house_sd. Repeatable.",
+)
+@click.option(
+    "--beta", "betas", type=float, multiple=True, help="A setting of the dial. Repeatable; default 0 1 5 15 60."
+)
+@click.option("--seeds", type=int, help="Independent runs per beta; default 3.")
+@click.option("--seed", type=int, help="Start of all randomness; default 0.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Keep the run in a new folder.")
+@click.option("--resume", is_flag=True, help="With --out: go on with the run that is there.")
+@format_option
+@debug_option
+def sweep(
+    configs: tuple[str, ...],
+    world: str | None,
+    settings: tuple[str, ...],
+    betas: tuple[float, ...],
+    seeds: int | None,
+    seed: int | None,
+    out: Path | None,
+    resume: bool,
+    form: Format,
+) -> None:
+    """Train against a judge at several betas at once and see what the dial does.
+
+    Without arguments: the kitchen, a chef and a critic who loves salt, at betas 0 1 5 15 60. Each row is the
+    judge's score, the true quality and the drift from the reference (KL) after training; the verdict says whether
+    any beta helps.
+
+    A CONFIG.toml may name a world of your own; see examples/small_world.toml. Flags win over the file.
+    """
+    from kleash.train import config as configuration
+    from kleash.train.sweep import sweep as run
+
+    asked = configuration.SweepConfig.read(_one_config(configs)) if configs else configuration.SweepConfig()
+    changes: dict[str, Any] = {"beta": betas or None, "seeds": seeds, "seed": seed, "world": world}
+    asked = dataclasses.replace(asked, **{name: value for name, value in changes.items() if value is not None})
+    where: Any = asked.world
+    if isinstance(where, configuration.WorldSource):
+        from kleash.world_files import read_world_file
+
+        where = read_world_file(where.file, normalise=where.normalise)
+    with progress("training") as move:
+        result = run(
+            where,
+            settings={**asked.settings, **_settings(settings)},
+            beta=asked.beta,
+            seeds=asked.seeds,
+            seed=asked.seed,
+            steps=asked.steps,
+            samples=asked.samples,
+            out=out,
+            resume=resume,
+            progress=move,
+        )
+    if result.origin == "read-back":
+        note(f"{out}: a finished run, read back without training")
+    elif result.origin == "trained-again":
+        note(f"{out}: the run there had been interrupted; trained again from the start")
+    emit(form, data=result.to_dict, rows=result.rows, show=result)
+
+
+def _one_config(configs: tuple[str, ...]) -> str:
+    numbers = [text for text in configs if _is_number(text)]
+    if numbers:
+        raise click.UsageError(
+            f"{numbers[0]!r} is no configuration file; repeat the flag for each beta: --beta {numbers[0]}"
+        )
+    if len(configs) > 1:
+        raise click.UsageError(f"expected one CONFIG.toml, got {', '.join(configs)}")
+    return configs[0]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _settings(pairs: tuple[str, ...]) -> dict[str, float]:
+    values = {}
+    for pair in pairs:
+        name, _, value = pair.partition("=")
+        if not name or not _is_number(value):
+            raise click.UsageError(f"--set: expected NAME=VALUE with a number, got {pair!r}")
+        values[name.strip()] = float(value)
+    return values

@@ -1,0 +1,183 @@
+"""Run folders: what a run was asked, how it went and what came out, as files that survive a kill.
+
+A folder holds ``run.json`` (schema, kind, status, configuration, seed, versions, inputs, results),
+``metrics.jsonl`` (a row per recorded step, beta and seed), ``frontier.parquet`` (the table with its replicates)
+and, where the exact optimum is known, ``optimum.json`` (the same table for it). ``run.json`` is written first as
+``running`` and last as ``finished``, every file atomically: a folder that says ``finished`` is whole.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from kleash import _files
+from kleash._checks import message
+from kleash._version import version
+from kleash.errors import ConfigError, DataError, KleashError, MissingFileError, OptionError
+from kleash.frontier import Frontier
+
+__all__ = ["Run", "open_run", "read_run"]
+
+_SCHEMA = 1
+_RECORD, _METRICS, _FRONTIER, _OPTIMUM = "run.json", "metrics.jsonl", "frontier.parquet", "optimum.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run folder that was looked at; nothing is written before :meth:`begin`.
+
+    ``state`` is ``new``, ``interrupted`` (begun and not finished) or ``finished``; ``record`` is the content of
+    run.json, ``config`` what this run is asked to do.
+    """
+
+    path: Path
+    kind: str
+    config: Mapping[str, Any]
+    state: Literal["new", "interrupted", "finished"]
+    record: Mapping[str, Any] = field(default_factory=dict)
+
+    def begin(self, *, seed: int, inputs: Iterable[Mapping[str, Any]] = ()) -> None:
+        """Make the folder and mark it as running."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise KleashError(f"{self.path}: cannot be made: {error.strerror or error}") from error
+        self._write_record("running", seed, inputs, {})
+
+    def finish(
+        self,
+        *,
+        seed: int,
+        inputs: Iterable[Mapping[str, Any]] = (),
+        results: Mapping[str, Any],
+        metrics: Iterable[Mapping[str, Any]],
+        frontier: Frontier,
+        optimum: Frontier | None = None,
+    ) -> None:
+        """Write everything, and last the record that says so."""
+        lines = [_files.dump_json(row) for row in metrics]
+        _files.write_atomic(self.path / _METRICS, "".join(line + "\n" for line in lines))
+        frontier.save(self.path / _FRONTIER)
+        if optimum is not None:
+            optimum.save(self.path / _OPTIMUM)
+        self._write_record("finished", seed, inputs, results)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl."""
+        path = self.path / _METRICS
+        rows = []
+        for number, line in enumerate(_read(path).splitlines(), start=1):
+            try:
+                rows.append(json.loads(line))
+            except ValueError as error:
+                raise DataError(f"is not a line of metrics ({error})", path=path, line=number) from error
+        return rows
+
+    def frontier(self) -> Frontier:
+        """The table, with its replicates."""
+        return Frontier.load(self.path / _FRONTIER)
+
+    def optimum(self) -> Frontier | None:
+        """The exact optimum's table, if one was saved."""
+        return Frontier.load(self.path / _OPTIMUM) if (self.path / _OPTIMUM).exists() else None
+
+    def _write_record(
+        self, status: str, seed: int, inputs: Iterable[Mapping[str, Any]], results: Mapping[str, Any]
+    ) -> None:
+        record = {
+            "schema": _SCHEMA,
+            "kind": self.kind,
+            "status": status,
+            "config": dict(self.config),
+            "seed": seed,
+            "inputs": [dict(row) for row in inputs],
+            "versions": {"kleash": version(), "python": platform.python_version(), "numpy": np.__version__},
+            "results": dict(results),
+        }
+        _files.write_atomic(self.path / _RECORD, _files.dump_json(record, indent=2) + "\n")
+
+
+def open_run(path: str | Path, *, kind: str, config: Mapping[str, Any], resume: bool = False) -> Run:
+    """Look at the folder a run is to be written to, and refuse one that it may not touch; writes nothing.
+
+    Parameters
+    ----------
+    path
+        A folder that does not exist, is empty, or (with ``resume``) holds a run of the same configuration.
+    kind
+        What sort of run it is, ``sweep``.
+    config
+        Plain data that settles the result; a run is read back only if it is equal.
+    resume
+        Whether to go on with what is there.
+
+    Raises
+    ------
+    OptionError
+        The folder holds something else, or a run and ``resume`` was not asked for.
+    ConfigError
+        The run there has another configuration; the message names the first difference.
+    DataError
+        run.json cannot be read.
+    """
+    path = Path(path)
+    wanted = json.loads(_files.dump_json(dict(config)))
+    if path.exists() and not path.is_dir():
+        raise OptionError(message(f"{path}", expected="a folder for the run", got="a file"))
+    if not path.exists() or not any(path.iterdir()):
+        return Run(path=path, kind=kind, config=wanted, state="new")
+    if not (path / _RECORD).exists():
+        fix = "name another folder"
+        raise OptionError(message(f"{path}", expected="a new or empty folder, or a run", got="other files", fix=fix))
+    if not resume:
+        fix = "--resume goes on with it, another --out starts afresh"
+        raise OptionError(message(f"{path}", expected="a new or empty folder", got="a run", fix=fix))
+    run = read_run(path)
+    if run.kind != kind:
+        raise ConfigError(message(f"{path}", expected=f"a {kind}", got=f"a {run.kind}", fix="name another --out"))
+    if run.config != wanted:
+        name = next(key for key in [*wanted, *run.config] if wanted.get(key) != run.config.get(key))
+        there, here = (f"{name} {_files.dump_json(c.get(name))}" for c in (run.config, wanted))
+        fix = "name another --out, or ask for the same"
+        raise ConfigError(message(f"{path}", expected=f"{there} as in its run.json", got=here, fix=fix))
+    return run
+
+
+def read_run(path: str | Path) -> Run:
+    """A run folder as it is.
+
+    Raises
+    ------
+    MissingFileError
+        There is no run.json.
+    DataError
+        It is not one that kleash wrote, or of a newer schema.
+    """
+    path = Path(path)
+    try:
+        record = json.loads(_read(path / _RECORD))
+        schema = record["schema"]
+        if schema != _SCHEMA:
+            raise DataError(f"is of schema {schema}, this kleash reads {_SCHEMA}", path=path / _RECORD)
+        state: Literal["interrupted", "finished"] = "finished" if record["status"] == "finished" else "interrupted"
+        return Run(path=path, kind=record["kind"], config=record["config"], state=state, record=record)
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, KleashError):
+            raise
+        raise DataError("is not a record of a run written by kleash", path=path / _RECORD) from error
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise MissingFileError(message(f"{path}", expected="a file of a run", got="nothing there")) from None
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror or error}", path=path) from error
