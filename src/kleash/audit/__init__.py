@@ -1,0 +1,151 @@
+"""Is the leash attached? Checks of rollout dumps, each answered ok, problem, cannot-tell or not-run.
+
+`check` is the whole of it. What it can check, and what each check needs, is `CHECKS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from kleash._checks import message
+from kleash._files import sha256
+from kleash.audit.catalogue import CHECKS, NEEDS, run_checks
+from kleash.audit.declared import Declared, read_declared
+from kleash.audit.findings import Check, Finding
+from kleash.audit.result import Catalogue, CheckedInput, CheckReport, about
+from kleash.audit.rewards import effective_beta
+from kleash.audit.rollouts import Chunk, read_chunks
+from kleash.audit.tally import Tally, tally
+from kleash.errors import OptionError
+from kleash.kl import KLSpec
+
+__all__ = [
+    "CHECKS",
+    "Catalogue",
+    "Check",
+    "CheckReport",
+    "CheckedInput",
+    "Declared",
+    "Finding",
+    "check",
+    "check_rollouts",
+    "list_checks",
+]
+
+
+def check(
+    paths: str | Path | Iterable[str | Path],
+    *,
+    config: str | Path | None = None,
+    beta: float | None = None,
+    reward_range: tuple[float, float] | None = None,
+) -> CheckReport:
+    """Check rollout dumps: whether the KL penalty is attached and means what its owner thinks.
+
+    Use it on answers that a trainer has scored, during a run or after it. It reads the numbers only and needs no model.
+    It does not say that a run is well: it says which checks ran, what they found, and which could not run.
+
+    Parameters
+    ----------
+    paths
+        Dumps, JSONL or Parquet (`kleash.audit.rollouts` lists the columns); ``-`` is stdin.
+    config
+        TOML or JSON with what the dump cannot show: ``beta``, ``reward_min``, ``reward_max``, ``estimator``,
+        ``placement``.
+    beta
+        The declared coefficient, reward units per nat; over ``config``.
+    reward_range
+        Lowest and highest score the judge can give; over ``config``.
+
+    Returns
+    -------
+    CheckReport
+        Findings per input, with evidence in numbers, causes in order of likelihood, and what to do.
+
+    Raises
+    ------
+    KleashError
+        An input is missing, empty, or not a rollout dump.
+
+    Notes
+    -----
+    A healthy input has any ``problem`` with a probability of at most 1 %: that rate is divided by the tests that run.
+
+    Examples
+    --------
+    >>> import json, tempfile
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+    ...     _ = file.write(json.dumps({"logp": [-0.5, -1.0], "ref_logp": [-0.6, float("nan")]}))
+    ...     file.flush()
+    ...     report = check(file.name)
+    >>> [finding.code for finding in report.problems]
+    ['NON_FINITE']
+    """
+    names = [paths] if isinstance(paths, str | Path) else list(paths)
+    if not names:
+        raise OptionError(message("paths", expected="at least one rollout dump", got="none"))
+    declared = Declared() if config is None else read_declared(config)
+    low, high = (None, None) if reward_range is None else reward_range
+    declared = declared.updated(beta=beta, reward_min=low, reward_max=high)
+    inputs, findings = [], []
+    for path in names:
+        statistics = tally(read_chunks(path))
+        label = str(path)
+        inputs.append(
+            CheckedInput(
+                path=label,
+                kind="rollouts",
+                rows=statistics.rows + statistics.probe_rows,
+                sha256=None if label == "-" else sha256(path),
+                facts=_facts(statistics, declared),
+            )
+        )
+        findings += [about(finding, label) for finding in run_checks(statistics, declared)]
+    return CheckReport(inputs=tuple(inputs), findings=tuple(findings))
+
+
+def list_checks() -> Catalogue:
+    """What is checked, what each check needs, and when it says problem: what ``kleash check --list`` prints.
+
+    Examples
+    --------
+    >>> [row["code"] for row in list_checks().rows()][:3]
+    ['NON_FINITE', 'MASK', 'PADDING']
+    """
+    return Catalogue(checks=CHECKS, needs={name: words for name, (words, _) in NEEDS.items()})
+
+
+def check_rollouts(chunks: Iterable[Chunk], *, declared: Declared | None = None) -> list[Finding]:
+    """The findings on a dump that is already in memory as chunks; what `check` does with each file."""
+    return run_checks(tally(chunks), declared or Declared())
+
+
+def _facts(statistics: Tally, declared: Declared) -> dict[str, Any]:
+    """What the input says without being judged; null where it says nothing."""
+    found = effective_beta(statistics)
+    given = declared.beta
+    return {
+        "placement": {"loss": "loss", "loss-with-ratio": "loss", None: "unknown"}.get(declared.placement, "reward"),
+        "estimator": declared.estimator,
+        "coefficient": None if given is None else {"value": given, "lo": given, "hi": given, "from": "declared"},
+        "logged_kl_unit": None,
+        "penalty_kl_unit": None,
+        "effective_beta": None
+        if found is None
+        else {
+            "value": found.slope,
+            "lo": found.lo,
+            "hi": found.hi,
+            "r2": found.r2,
+            "reverse": found.reverse,
+            "prompts": found.prompts,
+            "answers": found.answers,
+        },
+        "kl_per_answer": float(statistics.delta.mean()) if statistics.counts["finite"] else None,
+        "kl_per_token": float(statistics.delta.sum() / statistics.tokens) if statistics.tokens else None,
+        "kl_spec": KLSpec(estimator="k1", unit="nats per answer").to_dict(),
+        "answers": statistics.rows,
+        "tokens": statistics.tokens if statistics.has_tokens else None,
+    }

@@ -1,0 +1,55 @@
+"""Does the declared KL term pull back at all? GRADIENT, from the exact gradient of estimator and placement."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from kleash.audit.findings import Finding, number, ok, problem
+from kleash.gradients import TokenWorld, expected_gradient, kl_gradient
+from kleash.kl import Estimator, Placement
+
+if TYPE_CHECKING:
+    from kleash.audit.declared import Declared
+    from kleash.audit.tally import Tally
+
+__all__ = ["gradient"]
+
+POLICY, REFERENCE = np.log([[0.6, 0.3, 0.1]]), np.log([[0.5, 0.3, 0.2]])
+
+
+def gradient(tally: Tally, declared: Declared, level: float) -> Finding:
+    """The exact expected gradient of the declared term at a policy (.6, .3, .1) and reference (.5, .3, .2).
+
+    ``problem``: it is 0, or it points away from the gradient of KL(policy || reference), so that descending the penalty
+    raises the KL. Exact; no chance involved. Liu et al., 2025, arXiv 2510.01555.
+    """
+    estimator, placement = cast("Estimator", declared.estimator), cast("Placement", declared.placement)
+    world = TokenWorld.full(vocabulary=3, length=1)
+    term = expected_gradient(world, POLICY, REFERENCE, estimator=estimator, placement=placement).ravel()
+    true = kl_gradient(world, POLICY, REFERENCE).ravel()
+    forward = kl_gradient(world, POLICY, REFERENCE, direction="reference||policy").ravel()
+    product = float(term @ true)
+    evidence = {
+        "gradient": term.tolist(),
+        "gradient_of_kl": true.tolist(),
+        "inner_product": product,
+        "estimator": estimator,
+        "placement": placement,
+    }
+    name = f"{estimator} in the {placement}"
+    zero = bool(np.abs(term).max() < 1e-12)
+    if zero or product <= 0:
+        what = "has no expected gradient" if zero else f"points the wrong way (inner product {number(product)})"
+        return problem(
+            "GRADIENT",
+            f"{name} {what}: no leash",
+            causes=("an estimator that is unbiased as a number is used where its gradient is not",),
+            fix="put k1 in the reward, or k2 in the loss, or k3 in the loss with the importance ratio differentiated",
+            evidence=evidence,
+        )
+    if np.allclose(term, forward):
+        message = f"{name} pulls, but along KL(reference || policy): beta is not the tilt's beta"
+        return ok("GRADIENT", message, evidence=evidence)
+    return ok("GRADIENT", f"{name} pulls along KL(policy || reference), token by token", evidence=evidence)

@@ -1,0 +1,212 @@
+"""Were the tokens drawn from the policy that scored them? IDENTITY, KL_NEGATIVE, SIGN, CONCENTRATION.
+
+Under honest sampling ``exp(ref_logp - logp)`` has mean 1 token by token, and so has its product over an answer,
+whatever the drift. See `kleash.audit.evidence` for the tests and their false-alarm rates.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kleash.audit.evidence import NOISE_MEAN, mean_and_se, mean_from_sums, mean_of_exp, mixture, tail_p_value
+from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
+from kleash.audit.tally import HEIGHTS
+
+if TYPE_CHECKING:
+    from kleash.audit.declared import Declared
+    from kleash.audit.tally import Tally
+
+__all__ = ["concentration", "identity", "kl_negative", "sign"]
+
+DETECTABLE = 0.1  # IDENTITY says ok only if a mean off by a tenth would stand out: 3 standard errors within it
+
+SAMPLING_CAUSES = (
+    "sampling options (top-k, top-p, min length, suppressed end token, n-gram blocking) change the law that is sampled",
+    "the tokens were drawn by other weights or another precision than the ones that scored them",
+    "one side was scored with dropout on, at another temperature, or shifted by a position",
+    "logp and ref_logp are exchanged, or a mask lets in tokens that the policy did not choose",
+)
+SAMPLING_FIX = (
+    "score with dropout off and at the sampling temperature, sample without top-k/top-p/min-length, and give the "
+    "sampler's own log-probabilities as behavior_logp to see which side is off"
+)
+
+MORE = "give the lists per token (or length beside the sums, so that less noise must be granted), or more answers"
+
+
+def identity(tally: Tally, declared: Declared, level: float) -> Finding:
+    """Mean exp(ref_logp - logp) = 1, per token and as a product over each answer, with effective sample sizes.
+
+    Sums without ``length`` are granted the noise of one token per 0.1 nats of surprisal.
+
+    ``problem``: bets that the mean is above 1 multiply their stake by more than 1 / level (Ville; exact false-alarm
+    rate, heavy tails included). A mean below 1 is never a problem by itself: the reference may hold mass on tokens the
+    policy no longer draws. ``ok``: within 3 standard errors of 1, and those are below `DETECTABLE`.
+    """
+    whole, ess_answers = mean_of_exp(-tally.delta)
+    evidence: dict[str, float] = {
+        "mean_per_answer": whole.value,
+        "ess_answers": ess_answers,
+        "answers": tally.rows,
+    }
+    if tally.has_tokens:
+        unit, wealth = "token", mixture(tally.bets["identity"])
+        found, ess = mean_from_sums(tally.counts["w"], tally.counts["ww"], tally.counts["finite"])
+        evidence |= {"mean_per_token": found.value, "se_per_token": found.se, "ess_tokens": ess, "tokens": found.n}
+    else:
+        unit, wealth, found, ess = "answer", mixture(tally.bets["identity_answers"]), whole, ess_answers
+    mean, se = found.value, found.se
+    evidence |= {"p_value": math.exp(-max(wealth, 0.0)), "level": level}
+    said = f"mean exp(ref_logp - logp) per {unit} is {number(mean)} +- {number(se)} (effective sample {ess:.0f})"
+    if wealth > -math.log(level):
+        return problem(
+            "IDENTITY",
+            f"{said}, not 1: not samples of this policy",
+            causes=SAMPLING_CAUSES,
+            fix=SAMPLING_FIX,
+            evidence=evidence,
+        )
+    if 3 * se > DETECTABLE or not math.isfinite(se):
+        return cannot_tell(
+            "IDENTITY",
+            f"{said}: too few effective samples to see a deviation of {DETECTABLE:g}",
+            fix="check an earlier step, where the policy is nearer to the reference, or give more answers",
+            evidence=evidence,
+        )
+    if mean > 1 + 3 * se + (NOISE_MEAN - 1):
+        message = f"{said}, above 1, and no more than scoring noise and chance could make it"
+        return cannot_tell("IDENTITY", message, causes=SAMPLING_CAUSES, fix=MORE, evidence=evidence)
+    if mean < 1 - 3 * se - (NOISE_MEAN - 1):
+        return cannot_tell(
+            "IDENTITY",
+            f"{said}, below 1",
+            causes=(
+                "the policy no longer draws tokens that the reference would: honest, and not visible in samples",
+                "truncated or sharpened sampling (top-p, top-k, temperature below 1)",
+            ),
+            fix="give behavior_logp (then TRUNCATION decides), or entropy (then SURPRISAL does)",
+            evidence=evidence,
+        )
+    return ok("IDENTITY", said, evidence=evidence)
+
+
+def kl_negative(tally: Tally, declared: Declared, level: float) -> Finding:
+    """A true KL is never negative; a sum of log ratios far below 0 cannot come from the policy's own samples.
+
+    ``problem``: by Markov the chance that ``sum(logp - ref_logp) <= -x`` over the whole dump is at most ``exp(-x)``,
+    with the scoring noise granted per token. Exact false-alarm rate, no assumption on tails. ``ok``: the mean is not
+    negative, or negative by less than chance gives.
+    """
+    total, tokens = float(tally.delta.sum()), tally.tokens if tally.has_tokens else 0
+    per_answer = mean_and_se(tally.delta)
+    bound = -total - tally.counts["granted"] * math.log(NOISE_MEAN)
+    evidence = {
+        "kl_per_answer": per_answer.value,
+        "se": per_answer.se,
+        "kl_per_token": total / tokens if tokens else None,
+        "noise_granted_to_tokens": tally.counts["granted"],
+        "p_value": math.exp(-max(bound, 0.0)),
+        "level": level,
+    }
+    found = f"KL per answer is {number(per_answer.value)} +- {number(per_answer.se)} nats"
+    if any(tally.counts.get(f"bad_{name}") for name in ("logp", "ref_logp")):
+        return cannot_tell(
+            "KL_NEGATIVE", f"{found} without the non-finite values", fix="mend NON_FINITE first", evidence=evidence
+        )
+    if bound > -math.log(level):
+        message = f"{found}, negative beyond chance: not samples of this policy"
+        return problem("KL_NEGATIVE", message, causes=SAMPLING_CAUSES, fix=SAMPLING_FIX, evidence=evidence)
+    if per_answer.value + 3 * per_answer.se < 0:
+        message = f"{found}: negative, and no more than scoring noise could make it"
+        return cannot_tell("KL_NEGATIVE", message, causes=SAMPLING_CAUSES, fix=MORE, evidence=evidence)
+    return ok("KL_NEGATIVE", found, evidence=evidence)
+
+
+def sign(tally: Tally, declared: Declared, level: float) -> Finding:
+    """When the two columns are exchanged, exp(logp - ref_logp) has mean 1 and exp(ref_logp - logp) has not.
+
+    ``problem``: the right identity fails at the check's level, and the exchanged one holds within 3 standard errors
+    that are below `DETECTABLE`; its false-alarm rate is at most that of IDENTITY.
+    """
+    name = "identity" if tally.has_tokens else "identity_answers"
+    forward, swapped = mixture(tally.bets[name]), mixture(tally.bets["swapped"])
+    if tally.has_tokens:
+        exchanged, _ = mean_from_sums(tally.counts["v"], tally.counts["vv"], tally.counts["finite"])
+    else:
+        exchanged, _ = mean_of_exp(tally.delta)
+    mean, se = exchanged.value, exchanged.se
+    evidence = {"mean_exchanged": mean, "se": se, "p_value": math.exp(-max(forward, 0.0)), "level": level}
+    found = f"mean exp(logp - ref_logp) is {number(mean)} +- {number(se)}"
+    limit = -math.log(level)
+    fits = abs(mean - 1) <= 3 * se + (NOISE_MEAN - 1) and 3 * se <= DETECTABLE
+    if forward > limit and swapped < limit and fits and float(tally.delta.sum()) < 0:
+        return problem(
+            "SIGN",
+            f"{found} while the right way round it is not 1: the columns fit when exchanged",
+            causes=(
+                "logp and ref_logp are exchanged, or the KL is taken as ref - policy",
+                "the answers were drawn from the reference, not from the policy",
+            ),
+            fix="exchange the columns, or score answers that the policy itself has drawn",
+            evidence=evidence,
+        )
+    if forward > limit:
+        return cannot_tell("SIGN", f"{found}: neither way round is right", fix="mend IDENTITY first", evidence=evidence)
+    return ok("SIGN", f"policy minus reference, as it should be; exchanged, {found}", evidence=evidence)
+
+
+def concentration(tally: Tally, declared: Declared, level: float) -> Finding:
+    """A few tokens that carry the KL, and more of them than honest sampling can give.
+
+    ``problem``: under honest sampling a token has ``ref_logp - logp >= h`` with probability at most ``exp(-h)``; the
+    number of such tokens is held against the binomial at fifteen heights (corrected). The share of k3 in the top 0.1 %
+    of tokens is reported and not judged: after much training it is high in honest runs too.
+    """
+    p, where = tail_p_value(tally.heights, HEIGHTS, tally.tokens)
+    share, top = _top_share(tally)
+    height, count = HEIGHTS[where], int(tally.heights[where])
+    evidence = {
+        "top_share_k3": share,
+        "top_tokens": top,
+        "height": height,
+        "tokens_above": count,
+        "tokens_expected_at_most": tally.tokens * NOISE_MEAN * math.exp(-height),
+        "p_value": p,
+        "level": level,
+    }
+    carried = "no token differs" if share is None else f"the top 0.1 % of tokens carry {share:.0%} of k3"
+    if p < level:
+        expected = number(tally.tokens * NOISE_MEAN * math.exp(-height))
+        return problem(
+            "CONCENTRATION",
+            f"{carried}; {count} tokens have ref_logp - logp above {height:g} where chance gives at most {expected}",
+            causes=(
+                "single tokens were not drawn from the scored policy (stale weights, another engine, a broken prefix)",
+                "tokens forced by the format or a tool are counted as the policy's own",
+            ),
+            fix="look at these tokens first; mask forced ones, or clamp delta before k3 and say so",
+            evidence=evidence,
+        )
+    if tally.tokens < 1000:
+        message = f"{tally.tokens} tokens: the top 0.1 % is less than one"
+        return cannot_tell("CONCENTRATION", message, fix="give more answers", evidence=evidence)
+    return ok("CONCENTRATION", f"{carried}; no more large ratios than chance gives", evidence=evidence)
+
+
+def _top_share(tally: Tally) -> tuple[float | None, int]:
+    """Share of the sum of k3 in the largest 0.1 % of tokens, from a histogram with bins of 2.3 %."""
+    counts, sums = tally.k3_histogram
+    top = math.ceil(tally.tokens / 1000)
+    total = float(sums.sum())
+    if not total > 0 or not math.isfinite(total):
+        return None, top
+    above = np.cumsum(counts[::-1])
+    full = int(np.searchsorted(above, top, side="left"))
+    carried = float(sums[::-1][:full].sum())
+    left = top - (int(above[full - 1]) if full else 0)
+    if full < counts.size and counts[::-1][full]:
+        carried += float(sums[::-1][full]) * left / int(counts[::-1][full])
+    return carried / total, top

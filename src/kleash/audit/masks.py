@@ -1,0 +1,182 @@
+"""Are the numbers numbers, and do they belong to answers? NON_FINITE, OVERFLOW, MASK, PADDING, SUMS."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from kleash.audit.evidence import NOISE_MEAN, SCORING_NOISE, more_at_the_end
+from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
+from kleash.audit.tally import HEIGHTS, POSITIVE, SENTINEL
+
+if TYPE_CHECKING:
+    from kleash.audit.declared import Declared
+    from kleash.audit.tally import Tally
+
+__all__ = ["mask", "non_finite", "overflow", "padding", "sums"]
+
+
+def non_finite(tally: Tally, declared: Declared, level: float) -> Finding:
+    """Null, NaN or infinity where a number is counted. Any one is a problem: no chance involved."""
+    bad = {name[4:]: int(count) for name, count in tally.counts.items() if name.startswith("bad_") and count}
+    evidence: dict[str, Any] = {"values": bad, "first_row": dict(tally.first_bad) if bad else {}}
+    if bad:
+        listed = ", ".join(f"{count} in {name} (first: row {tally.first_bad[name]})" for name, count in bad.items())
+        return problem(
+            "NON_FINITE",
+            f"values that are not numbers under the mask: {listed}",
+            causes=(
+                "tokens filtered by top-k or top-p were scored with the filter on and got -inf",
+                "exp of a large log ratio overflowed, or a batch without active tokens was divided by 0",
+            ),
+            fix="score without the filter, or take these tokens out of the mask; then read the other checks",
+            evidence=evidence,
+        )
+    return ok("NON_FINITE", "every counted value is a finite number", evidence=evidence)
+
+
+def overflow(tally: Tally, declared: Declared, level: float) -> Finding:
+    """Tokens on which float32 k3 overflows, or that a usual clamp cuts off from any gradient.
+
+    ``problem``: a token with ``ref_logp - logp`` above 88.7, where exp leaves float32 (ln of the largest float32 is
+    88.72), or more tokens above 20 than the level allows (honest sampling gives one with probability at most
+    ``tokens * exp(-20)``). 20 is the input clamp of verl, NeMo-RL and slime; an output clamp at 10, which they and
+    OpenRLHF use, also cuts the gradient of every token whose k3 reaches it: counted, not judged.
+    """
+    above_20, above_88 = int(tally.heights[HEIGHTS.index(20.0)]), int(tally.heights[HEIGHTS.index(88.7)])
+    chance = min(1.0, tally.tokens * NOISE_MEAN * math.exp(-20.0))
+    clamped = int(tally.counts["clamped"])
+    evidence = {
+        "tokens_above_20": above_20,
+        "tokens_above_88.7": above_88,
+        "tokens_k3_above_10": clamped,
+        "tokens": tally.tokens,
+        "p_value": chance if above_20 else 1.0,
+        "level": level,
+    }
+    if above_88 or (above_20 and chance < level):
+        worst = f"{above_88} tokens past 88.7, where exp leaves float32" if above_88 else "none past 88.7"
+        return problem(
+            "OVERFLOW",
+            f"{above_20} tokens have ref_logp - logp above 20 ({worst})",
+            causes=(
+                "the policy gives almost no chance to tokens in the dump: they were not drawn from it",
+                "k3 without a limit on its input: clamping the result leaves 0 * inf in the gradient",
+            ),
+            fix="find out who drew these tokens; in the trainer clamp delta (not the result), or use k1 in the reward",
+            evidence=evidence,
+        )
+    note = f"; k3 reaches 10 on {clamped} of {tally.tokens} tokens, which an output clamp cuts off" if clamped else ""
+    return ok("OVERFLOW", f"no token overflows float32{note}", evidence=evidence)
+
+
+def mask(tally: Tally, declared: Declared, level: float) -> Finding:
+    """Answers without a single counted token: their mean is 0/0. Any one is a problem: no chance involved."""
+    empty = int(tally.counts["empty"])
+    evidence = {"empty_answers": empty, "answers": tally.rows, "tokens_counted": tally.tokens, "tokens": tally.listed}
+    if empty:
+        return problem(
+            "MASK",
+            f"{empty} of {tally.rows} answers have no counted token (first: row {tally.first_bad['mask']})",
+            causes=(
+                "answers cut at the length limit are masked out whole",
+                "the mask is shifted, inverted or that of the prompt",
+            ),
+            fix="leave such answers out before anything is averaged: a mean over no token is 0/0",
+            evidence=evidence,
+        )
+    return ok("MASK", f"every answer has counted tokens ({tally.tokens} of {tally.listed} listed)", evidence=evidence)
+
+
+def padding(tally: Tally, declared: Declared, level: float) -> Finding:
+    """Padding that the mask lets in shows in values no softmax gives, and in answers that end in one value repeated.
+
+    ``problem``: a log-probability above 0.25 (rounding of bfloat16 logits near 32 gives at most that; fills of 1.0 are
+    in use) or finite and below -1000 (a fill such as -1e9; logits would have to differ by 1000): no chance involved. Or
+    one pair of values, repeated at the end of more answers than repeats elsewhere explain, by Fisher's exact test at
+    the check's level (two neighbouring tokens of a model hardly ever agree in every digit). For a pair of exact zeros,
+    which certain tokens have too, the lists must also be of one length, and zeros rare inside the answers.
+    """
+    counts = tally.counts
+    positive = int(counts["positive_logp"] + counts["positive_ref_logp"])
+    sentinel = int(counts["sentinel_logp"] + counts["sentinel_ref_logp"])
+    zero_answers = tally.tails.get((0.0, 0.0), 0)
+    fills = {pair: times for pair, times in tally.tails.items() if pair != (0.0, 0.0)}
+    (fill, _), times = max(fills.items(), key=lambda item: item[1], default=((math.nan, math.nan), 0))
+    endings, trailing = int(counts["endings"]), int(counts["tail_tokens"]) - sum(tally.tails.values())
+    places, inside = int(counts["neighbours"]) - trailing, int(counts["repeats"]) - trailing
+    square = tally.list_lengths[0] == tally.list_lengths[1] and tally.rows > 1
+    zeros_inside = (counts["zero_pairs"] - counts["zero_tail"]) / max(1.0, tally.tokens - counts["zero_tail"])
+    p_fill, p_zero = (more_at_the_end(k, endings, inside, places) for k in (times, zero_answers))
+    zeros = square and p_zero < level / 2 and len(tally.tail_lengths) > 1
+    kept = tally.tokens - int(counts["tail_tokens"])
+    total = float(tally.delta.sum())
+    evidence = {
+        "positive": positive,
+        "sentinel": sentinel,
+        "answers_ending_in_a_repeated_value": times,
+        "answers_ending_in_zeros": zero_answers,
+        "trailing_tokens": int(counts["tail_tokens"]),
+        "equal_list_lengths": square,
+        "p_value": min(p_fill, p_zero),
+        "level": level,
+        "kl_per_token": total / tally.tokens if tally.tokens else None,
+        "kl_per_token_without_trailing": total / kept if kept else None,
+        "kl_last_token": counts["last_delta"] / counts["last"] if counts["last"] else None,
+    }
+    reasons = []
+    if positive:
+        reasons.append(f"{positive} log-probabilities above {POSITIVE:g}")
+    if sentinel:
+        reasons.append(f"{sentinel} below {SENTINEL:g}")
+    if p_fill < level / 2:
+        reasons.append(f"{times} answers end in the repeated value {fill:g}")
+    if zeros and zeros_inside < 0.1:
+        share = counts["zero_tail"] / tally.tokens
+        reasons.append(f"{zero_answers} answers of one list length end in zeros ({share:.0%} of all counted tokens)")
+    if reasons:
+        return problem(
+            "PADDING",
+            f"padding is counted as text: {'; '.join(reasons)}",
+            causes=(
+                "no mask, or a mask of the padded length, in the mean of the KL",
+                "a mask that is off by one and takes in the first padding token",
+            ),
+            fix="mask up to and including the end token, and divide by the number of counted tokens",
+            evidence=evidence,
+        )
+    if zeros:
+        message = "answers of one list length end in zeros, but zeros are common inside them too"
+        return cannot_tell("PADDING", message, fix="give the mask", evidence=evidence)
+    return ok("PADDING", "no fill values and no repeated endings under the mask", evidence=evidence)
+
+
+def sums(tally: Tally, declared: Declared, level: float) -> Finding:
+    """Whether seq_logp and seq_ref_logp are the sums of the counted tokens.
+
+    An answer is off when its sum differs by more than 6 standard deviations of scoring noise (0.05 per token) and 0.1 %
+    (float32 accumulation); ``problem`` when 1 % of the sums are.
+    """
+    off, ratio = tally.beyond_sums
+    share = off / (2 * tally.rows)
+    length = float(tally.n.mean())
+    evidence = {
+        "share_off": share,
+        "median_ratio": ratio if off else 1.0,
+        "mean_length": length,
+        "noise_per_token": SCORING_NOISE,
+    }
+    if share >= 0.01:
+        mean = abs(ratio * length - 1) < 0.25
+        what = "they look like means over tokens" if mean else "unmasked tokens or another scoring?"
+        return problem(
+            "SUMS",
+            f"seq_logp is not the sum of logp ({share:.0%} of sums off, ratio {number(ratio)}): {what}",
+            causes=(
+                "a mean over tokens is used where the sum is meant: beta then acts 1/length as strongly",
+                "the sum runs over padding or prompt tokens that the mask leaves out",
+            ),
+            fix="sum the counted tokens, and say in the log which of the two it is",
+            evidence=evidence,
+        )
+    return ok("SUMS", "seq_logp and seq_ref_logp are the sums of the counted tokens", evidence=evidence)

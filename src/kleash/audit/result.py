@@ -1,0 +1,141 @@
+"""What does an audit give back? Findings per input, as an object, as JSON-ready data and as a table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from kleash._version import version
+from kleash.audit.findings import STATUSES, Check, Finding
+
+if TYPE_CHECKING:
+    import polars as pl
+    from rich.console import RenderableType
+
+__all__ = ["Catalogue", "CheckReport", "CheckedInput", "about"]
+
+_ROW = ("input", "code", "status", "message", "fix")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedInput:
+    """One input: where it is, what it is, and what was read from it without judging."""
+
+    path: str
+    kind: str
+    rows: int
+    sha256: str | None = None
+    trainer: str | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready plain data."""
+        return {
+            "path": self.path,
+            "sha256": self.sha256,
+            "kind": self.kind,
+            "trainer": self.trainer,
+            "rows": self.rows,
+            "facts": self.facts,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckReport:
+    """All findings about all inputs.
+
+    ``frontier`` is the table of betas that several runs together give; None where they give none.
+    """
+
+    inputs: tuple[CheckedInput, ...]
+    findings: tuple[Finding, ...]
+    frontier: dict[str, Any] | None = None
+
+    @property
+    def problems(self) -> tuple[Finding, ...]:
+        """The findings that say problem."""
+        return tuple(finding for finding in self.findings if finding.status == "problem")
+
+    @property
+    def exit_code(self) -> int:
+        """1 if any check found a problem, else 0: what the command returns."""
+        return 1 if self.problems else 0
+
+    def count(self, status: str) -> int:
+        """How many findings have a status."""
+        return sum(finding.status == status for finding in self.findings)
+
+    def summary(self) -> str:
+        """One honest sentence: how many checks ran, what they said, how many could not run."""
+        counts = Counter(finding.status for finding in self.findings)
+        ran = len(self.findings) - counts["not-run"]
+        said = [f"{counts['problem']} problem{'s' * (counts['problem'] != 1)}", f"{counts['ok']} ok"]
+        said += [f"{counts['cannot-tell']} cannot tell"] if counts["cannot-tell"] else []
+        text = f"{ran} check{'s' * (ran != 1)} ran: {', '.join(said)}"
+        return text + (f"; {counts['not-run']} could not run" if counts["not-run"] else "")
+
+    def __rich__(self) -> RenderableType:
+        from kleash.audit.table import report_view
+
+        return report_view(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready plain data: inputs, findings, frontier."""
+        return {
+            "schema": 1,
+            "version": version(),
+            "source": "check",
+            "seed": None,
+            "inputs": [item.to_dict() for item in self.inputs],
+            "findings": [finding.to_dict() for finding in self.findings],
+            "frontier": self.frontier,
+        }
+
+    def to_frame(self) -> pl.DataFrame:
+        """A polars table with a row per finding: input, code, status, message, fix."""
+        import polars as pl
+
+        return pl.DataFrame(self.rows(), schema=dict.fromkeys(_ROW, pl.String))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row per finding: input, code, status, message, fix."""
+        return [{name: getattr(finding, name) for name in _ROW} for finding in self.findings]
+
+    def __str__(self) -> str:
+        lines = []
+        for status in STATUSES[:-1]:
+            lines += [f"{f.code:<15} {f.status:<11} {f.message}" for f in self.findings if f.status == status]
+        return "\n".join([*lines, self.summary()])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Catalogue:
+    """All checks, with what each asks, needs and calls a problem; ``needs`` puts the names of needs into words."""
+
+    checks: tuple[Check, ...]
+    needs: dict[str, str]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row per check: code, asks, needs, problem."""
+        return [
+            {"code": c.code, "asks": c.asks, "needs": "; ".join(self.needs[n] for n in c.needs), "problem": c.rule}
+            for c in self.checks
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready plain data."""
+        checks = [
+            {**row, "needs": [self.needs[n] for n in c.needs]} for row, c in zip(self.rows(), self.checks, strict=True)
+        ]
+        return {"schema": 1, "version": version(), "source": "catalogue", "seed": None, "inputs": [], "checks": checks}
+
+    def __rich__(self) -> RenderableType:
+        from kleash.audit.table import catalogue_table
+
+        return catalogue_table(self.checks, self.needs)
+
+
+def about(finding: Finding, path: str) -> Finding:
+    """The finding with the input it is about."""
+    return replace(finding, input=path)

@@ -1,0 +1,193 @@
+"""Were policy and reference scored alike? STEP0_KL, TEMPERATURE, SHIFT, KL_ZERO."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kleash.audit.evidence import SCORING_NOISE, grouped_mean, sign_test, slope_bounds
+from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
+
+if TYPE_CHECKING:
+    from kleash.audit.declared import Declared
+    from kleash.audit.tally import Tally
+
+__all__ = ["kl_zero", "shift", "step0_kl", "temperature"]
+
+SLOPE_MARGIN = 0.03
+"""TEMPERATURE tolerates a slope within 3 % of 1. Ours: a temperature of .97 for 1 moves no conclusion."""
+
+WARM_UP = 5
+"""KL_ZERO waits for this many updates: a learning rate that warms up from 0 leaves the first updates without effect
+(in the log of github.com/unslothai/unsloth/issues/2291 KL is 0 at the first two steps and not after)."""
+
+
+def step0_kl(tally: Tally, declared: Declared, level: float) -> Finding:
+    """Before the first update the policy is the reference: their log ratios are scoring noise and nothing else.
+
+    ``problem``: the lower confidence limit of the mean squared log ratio per token at step 0 is above the noise granted
+    (0.05 squared; github.com/huggingface/trl/issues/6789). t test over answers; the mean of a right-skewed quantity
+    errs to the safe side.
+    """
+    rows = (tally.step == 0) & (tally.n > 0) if tally.step is not None else np.zeros(tally.rows, dtype=bool)
+    square = grouped_mean(tally.square[rows], tally.n[rows])
+    drift = grouped_mean(tally.delta[rows], tally.n[rows])
+    ratio = grouped_mean(tally.ratio[rows], tally.n[rows])
+    spread = math.sqrt(square.value)
+    evidence = {
+        "rms_log_ratio": spread,
+        "kl_per_token": drift.value,
+        "kl_se": drift.se,
+        "mean_exp_minus_delta": ratio.value,
+        "noise_granted": SCORING_NOISE,
+        "answers": int(rows.sum()),
+        "level": level,
+    }
+    if square.value == 0:
+        return ok("STEP0_KL", "at step 0 policy and reference agree in every digit", evidence=evidence)
+    found = f"log ratios at step 0 spread by {number(spread)} nats per token, KL per token {number(drift.value)}"
+    if square.limits(2 * level)[0] > SCORING_NOISE**2:
+        noisy = ratio.value - 1 > 0.25 * square.value  # noise: exp of it has mean 1 + variance / 2; other weights: 1
+        dropout = "dropout was on in one of the two passes (scoring the same tokens twice then differs too)"
+        weights = (
+            "the reference is another model: the base instead of the fine-tuned start, an adapter not switched off"
+        )
+        rest = (
+            "one side is shifted by a position, or scored at another temperature or precision",
+            "step does not count updates: these answers were drawn after training began",
+        )
+        return problem(
+            "STEP0_KL",
+            f"{found}: more than scoring noise ({SCORING_NOISE:g})",
+            causes=(dropout, weights, *rest) if noisy else (weights, dropout, *rest),
+            fix="before training score one batch twice with the policy, once with the reference: all three must agree",
+            evidence=evidence,
+        )
+    if rows.sum() < 8:
+        return cannot_tell(
+            "STEP0_KL", f"{found}, from {rows.sum()} answers", fix="give more answers", evidence=evidence
+        )
+    return ok("STEP0_KL", f"{found}: within scoring noise", evidence=evidence)
+
+
+def temperature(tally: Tally, declared: Declared, level: float) -> Finding:
+    """One temperature on both sides: at temperature T log-probabilities are divided by T, up to a constant.
+
+    Compared: the sampler's against the policy's, and the reference's against the policy's at step 0. ``problem``: the
+    slope that noise on either side allows (between the two regressions, with jackknife limits over answers) misses
+    ``1 +- 0.03``. Level shared by the comparisons.
+    """
+    sources = {"behavior_logp": "temperature_sampler", "ref_logp at step 0": "temperature_step0"}
+    present = {name: tally.moments[key] for name, key in sources.items() if _enough(tally, key)}
+    if not present:
+        message = "too few answers at step 0 and no behavior_logp to compare temperatures"
+        return cannot_tell("TEMPERATURE", message, fix="give behavior_logp, or at least 16 answers at step 0")
+    evidence: dict[str, object] = {"level": level}
+    worst = None
+    for name, moments in present.items():
+        forward, reverse, low, high = slope_bounds(moments, level=level / len(present))
+        evidence[name] = {"slope": forward, "reverse_slope": reverse, "lo": low, "hi": high}
+        if low > 1 + SLOPE_MARGIN or high < 1 - SLOPE_MARGIN:
+            worst = (name, math.sqrt(forward * reverse))
+    if worst:
+        name, slope = worst
+        return problem(
+            "TEMPERATURE",
+            f"{name} moves {number(slope)} times as much as logp: temperatures differ about {1 / slope:.2g}-fold",
+            causes=(
+                "the sampling temperature is not applied when the policy is scored",
+                "it is applied to the policy and not to the reference, or the other way round",
+            ),
+            fix="divide the logits of both models by the sampling temperature before log-softmax",
+            evidence=evidence,
+        )
+    if all(not math.isfinite(float(item["lo"])) for item in evidence.values() if isinstance(item, dict)):
+        return cannot_tell("TEMPERATURE", "the slope cannot be estimated", fix="give more answers", evidence=evidence)
+    return ok("TEMPERATURE", "the slope between the two sides is compatible with one temperature", evidence=evidence)
+
+
+def _enough(tally: Tally, key: str) -> bool:
+    return key in tally.moments and int((tally.moments[key][:, 0] > 0).sum()) >= 16
+
+
+def shift(tally: Tally, declared: Declared, level: float) -> Finding:
+    """A list that is off by one position fits the other better when it is moved back.
+
+    For each answer with five neighbouring tokens the mean absolute difference (cut off at 1 nat) is compared with that
+    after moving one list by one. ``problem``: moving brings it nearer by a quarter or more in more answers than a fair
+    coin gives (exact binomial; level shared by two directions and the lists compared). The quarter is ours: lists that
+    belong together are not brought nearer by moving.
+    """
+    pairs = [("ref_logp", "shift")]
+    if "behavior_logp" in tally.columns:
+        pairs.append(("behavior_logp", "sampler_shift"))
+    evidence: dict[str, object] = {"level": level}
+    found, judged_any = None, False
+    for name, key in pairs:
+        judged = int(tally.counts[f"{key}_judged"])
+        judged_any = judged_any or judged >= 20
+        distance = tally.counts[f"{key}_distance"] / max(1.0, tally.counts[f"{key}_pairs"])
+        entry: dict[str, object] = {"answers": judged, "distance": distance}
+        for direction in ("later", "earlier"):
+            wins = int(tally.counts[f"{key}_{direction}"])
+            p = sign_test(wins, judged)
+            moved = tally.counts[f"{key}_{direction}_distance"] / max(1.0, tally.counts[f"{key}_pairs"])
+            entry[direction] = {"nearer_in": wins, "distance": moved, "p_value": p}
+            if p < level / (2 * len(pairs)):
+                found = (name, direction, wins, judged, distance, moved)
+        evidence[name] = entry
+    if found:
+        name, direction, wins, judged, distance, moved = found
+        return problem(
+            "SHIFT",
+            f"{name} fits better one position {direction}: nearer in {wins} of {judged} answers, "
+            f"distance {number(moved)} for {number(distance)} nats",
+            causes=(
+                "logits and labels are off by one on one of the two sides",
+                "left padding moves the positions of one model, or a begin token is counted on one side only",
+            ),
+            fix="logits at position t score the token at t + 1: compare how each side is cut",
+            evidence=evidence,
+        )
+    if not judged_any:
+        return cannot_tell(
+            "SHIFT", "fewer than 20 answers with five tokens in a row", fix="give more answers", evidence=evidence
+        )
+    return ok("SHIFT", "no list fits better one position later or earlier", evidence=evidence)
+
+
+def kl_zero(tally: Tally, declared: Declared, level: float) -> Finding:
+    """The log ratio is exactly 0 although the policy has been updated.
+
+    ``problem``: every counted token has the same log-probability in every digit on both sides, at all steps, and the
+    last step is at least the fifth (see `WARM_UP`). No chance involved.
+    """
+    counted = int(tally.counts["finite"])
+    zero = int(tally.counts["zero_delta"])
+    last = None if tally.step is None or not np.isfinite(tally.step).any() else int(np.nanmax(tally.step))
+    reward = tally.numbers.get("reward")
+    evidence = {
+        "share_exactly_zero": zero / counted if counted else None,
+        "last_step": last,
+        "reward_sd": float(np.nanstd(reward)) if reward is not None and np.isfinite(reward).any() else None,
+    }
+    if counted and zero == counted:
+        if last is None or last < WARM_UP:
+            when = "no step is given" if last is None else f"the last step is {last}"
+            message = f"logp and ref_logp agree in every digit; {when}, so the policy may not have been updated yet"
+            return cannot_tell("KL_ZERO", message, fix="give a dump of a later step, with step", evidence=evidence)
+        return problem(
+            "KL_ZERO",
+            f"after {last} updates logp and ref_logp still agree in every digit: the policy is its reference",
+            causes=(
+                "the weights do not change: no gradient reaches them, or the learning rate is 0",
+                "the reference shares its weights with the policy, or both scores come from one model",
+                "the sampling engine was never given the new weights",
+            ),
+            fix="compare a checksum of the weights before and after an update, for policy and reference",
+            evidence=evidence,
+        )
+    share = f"{zero / counted:.0%}" if counted else "none"
+    return ok("KL_ZERO", f"policy and reference differ ({share} of the values agree in every digit)", evidence=evidence)

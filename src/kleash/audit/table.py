@@ -1,0 +1,104 @@
+"""How do findings look on a terminal? Problems first with causes and fix, what is open, one line per check."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kleash.audit.findings import Check, Finding
+    from kleash.audit.result import CheckReport
+
+__all__ = ["catalogue_table", "report_view"]
+
+STYLES = {"problem": "bold red", "cannot-tell": "yellow", "ok": "green", "not-run": "dim"}
+MARKS = {"problem": "✗", "cannot-tell": "?", "ok": "✓", "not-run": "·"}
+
+
+def report_view(report: CheckReport) -> RenderableType:
+    """Everything a person needs from a report, 80 columns wide."""
+    parts: list[RenderableType] = []
+    for item in report.inputs:
+        mine = [finding for finding in report.findings if finding.input == item.path]
+        counted = f"{item.rows:,} answers"
+        tokens = item.facts.get("tokens")
+        counted += "" if tokens is None else f", {tokens:,} counted tokens"
+        kl = item.facts.get("kl_per_answer")
+        counted += "" if kl is None else f", KL {kl:.3g} nats per answer"
+        parts += [Text.assemble((item.path, "bold"), f"  {counted}"), *_effective(item.facts), Text()]
+        parts += [_table(mine), Text()]
+        parts += [_not_run(mine)] if any(f.status == "not-run" for f in mine) else []
+    summary = Text(report.summary() + ".", style="bold red" if report.problems else "bold")
+    return Group(*parts, summary)
+
+
+def _effective(facts: dict[str, object]) -> list[RenderableType]:
+    found = facts.get("effective_beta")
+    if not isinstance(found, dict):
+        return []
+    value, low, high, r2 = (found[name] for name in ("value", "lo", "hi", "r2"))
+    loose = " (too loose a relation to read a beta from)" if r2 < 0.5 else ""
+    return [Text(f"effective beta {value:.3g} [{low:.3g}, {high:.3g}], R² {r2:.2f}{loose}")]
+
+
+def _table(findings: Sequence[Finding]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+    table.add_column("", width=1, no_wrap=True)
+    table.add_column("Check", no_wrap=True)
+    table.add_column("What it found", ratio=1)
+    told: dict[tuple[str, ...], str] = {}
+    for status in ("problem", "cannot-tell", "ok"):
+        for finding in findings:
+            if finding.status == status:
+                mark = Text(MARKS[status], style=STYLES[status])
+                table.add_row(mark, Text(finding.code, style=STYLES[status]), _told(finding, told))
+    return table
+
+
+def _told(finding: Finding, told: dict[tuple[str, ...], str]) -> RenderableType:
+    """The message, and for what is not ok its causes and what to do; advice given once is not repeated."""
+    text = Text(finding.message)
+    if finding.status == "ok":
+        return text
+    first = told.setdefault(finding.causes, finding.code) if finding.causes else finding.code
+    if first != finding.code:
+        return Group(text, Padding(Text(f"causes as for {first}"), (0, 0, 0, 2)))
+    lines = [f"{'or' if i else 'likely'}: {cause}" for i, cause in enumerate(finding.causes)]
+    more = [Text(line) for line in lines] + ([Text(f"do: {finding.fix}", style="bold")] if finding.fix else [])
+    return Group(text, *(Padding(line, (0, 0, 0, 2)) for line in more))
+
+
+def _not_run(findings: Sequence[Finding]) -> RenderableType:
+    """One line per reason, with the checks that it kept from running."""
+    reasons: dict[str, list[str]] = {}
+    for finding in findings:
+        if finding.status == "not-run":
+            reasons.setdefault(finding.message, []).append(finding.code)
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column("", width=1)
+    table.add_column("", ratio=3)
+    table.add_column("", ratio=4)
+    for reason, codes in reasons.items():
+        table.add_row(MARKS["not-run"], ", ".join(codes), f"not run: {reason}", style=STYLES["not-run"])
+    return Group(table, Text())
+
+
+def catalogue_table(checks: Sequence[Check], needs: dict[str, str]) -> RenderableType:
+    """The catalogue: what each check asks, what it needs, when it says problem."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+    table.add_column("Check", no_wrap=True)
+    table.add_column("Asks, needs, and says problem when", ratio=1)
+    for check in checks:
+        wanted = ", ".join(needs[name] for name in check.needs) or "any dump"
+        table.add_row(
+            check.code,
+            Group(Text(check.asks), Text(f"needs: {wanted}", style="dim"), Text(f"problem: {check.rule}", style="dim")),
+        )
+    return table

@@ -1,0 +1,55 @@
+"""``kleash check``: whether the leash is attached."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kleash.cli._output import Format, debug_option, emit, format_option
+
+
+@click.command(short_help="Is the leash attached? Check rollout dumps of a run.")
+@click.argument("paths", metavar="PATH...", nargs=-1)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="TOML or JSON with beta, reward_min, reward_max, estimator, placement.",
+)
+@click.option("--beta", type=float, help="The coefficient the run is believed to have, reward units per nat.")
+@click.option("--reward-range", type=(float, float), metavar="MIN MAX", help="The scores the judge can give.")
+@click.option("--list", "listed", is_flag=True, help="Print the catalogue: what is checked and what it needs.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write to a file, not to the terminal.")
+@format_option
+@debug_option
+def check(
+    paths: tuple[str, ...],
+    config: Path | None,
+    beta: float | None,
+    reward_range: tuple[float, float] | None,
+    listed: bool,
+    out: Path | None,
+    form: Format,
+) -> int:
+    """Is the leash attached? Check what a run has dumped.
+
+    A rollout dump is JSONL (also .gz, or - for stdin) or Parquet, a row per answer: logp and ref_logp, a list each
+    with a number per token in nats; optional mask, behavior_logp, entropy, reward, prompt_id, gold, step, probe_id;
+    or the sums seq_logp and seq_ref_logp. Each check answers ok, problem, cannot-tell or not-run.
+
+    Exit code 1 if any check found a problem, 2 for input that cannot be read.
+    """
+    from kleash import audit
+
+    if listed:
+        if paths:
+            raise click.UsageError("--list takes no PATH")
+        catalogue = audit.list_checks()
+        emit(form, data=catalogue.to_dict, rows=catalogue.rows, show=catalogue, out=out)
+        return 0
+    if not paths:
+        raise click.UsageError("expected a rollout dump (JSONL or Parquet), got none; --list prints what is checked")
+    report = audit.check(paths, config=config, beta=beta, reward_range=reward_range)
+    emit(form, data=report.to_dict, rows=report.rows, show=report, out=out)
+    return report.exit_code
