@@ -1,0 +1,103 @@
+"""``kleash forecast``: the table from scored samples of the reference, before anyone trains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kleash.cli._output import Format, debug_option, emit, format_option, progress
+
+
+@click.command(short_help="Read the same table off scored samples, before training.")
+@click.argument("samples", metavar="SAMPLES...", nargs=-1, required=True)
+@click.option(
+    "--reward-column", "reward_columns", metavar="C[:WEIGHT]", multiple=True, help="Judge's score. Repeatable: summed."
+)
+@click.option("--gold-column", metavar="C", help="True quality; may be empty on some rows.")
+@click.option("--prompt-column", metavar="C", help="What tells the prompts apart.")
+@click.option("--answer-column", metavar="C", help="Answer texts, for examples at each beta.")
+@click.option("--label-probability-column", metavar="C", help="Chance with which a row was chosen for its gold label.")
+@click.option(
+    "--beta", "betas", type=float, multiple=True, help="A setting of the dial. Repeatable; default 48 values."
+)
+@click.option("--reward-max", type=float, metavar="R", help="The largest score the judge can give.")
+@click.option("--gold-min", type=float, metavar="G", help="What a worthless answer is worth.")
+@click.option("--tolerance", type=float, metavar="T", help="Gold that does not matter; default 5 % of its range.")
+@click.option(
+    "--objective",
+    type=click.Choice(["tilt", "group-standardised"]),
+    default="tilt",
+    show_default=True,
+    help="What is trained: reward - beta KL, or GRPO with standardised rewards.",
+)
+@click.option("--group-size", type=int, metavar="G", help="Answers per group, with --objective group-standardised.")
+@click.option(
+    "--prompts",
+    type=click.Choice(["sampled", "fixed"]),
+    default="sampled",
+    show_default=True,
+    help="Whether the prompts stand for others, or are all there are.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Start of all randomness.")
+@click.option("--no-correction", is_flag=True, help="Plain estimates, which lean towards the reference.")
+@click.option("--require-range", is_flag=True, help="Exit with 1 if no beta is shown to help.")
+@format_option
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write the answer to a file.")
+@debug_option
+@click.pass_context
+def forecast(
+    ctx: click.Context,
+    samples: tuple[str, ...],
+    reward_columns: tuple[str, ...],
+    gold_column: str | None,
+    prompt_column: str | None,
+    answer_column: str | None,
+    label_probability_column: str | None,
+    betas: tuple[float, ...],
+    reward_max: float | None,
+    gold_min: float | None,
+    tolerance: float | None,
+    objective: str,
+    group_size: int | None,
+    prompts: str,
+    seed: int,
+    no_correction: bool,
+    require_range: bool,
+    form: Format,
+    out: Path | None,
+) -> None:
+    """Forecast judge's score, true quality and KL at every beta from scored samples of the reference.
+
+    SAMPLES are CSV, JSONL (also .gz) or Parquet files, or - for standard input: a row per answer with its prompt,
+    the judge's score, and the true quality where it is known. Answers must have been drawn from the reference at
+    temperature 1 without top-k or top-p. Betas that the samples cannot speak about are refused.
+    """
+    from kleash.forecasting.forecast import forecast as run
+    from kleash.samples import read_samples
+
+    read = read_samples(
+        samples,
+        prompt_column=prompt_column,
+        reward_columns=reward_columns or None,
+        gold_column=gold_column,
+        answer_column=answer_column,
+        label_probability_column=label_probability_column,
+    )
+    with progress("reweighting") as move:
+        result = run(
+            read,
+            beta=betas or None,
+            reward_max=reward_max,
+            gold_min=gold_min,
+            tolerance=tolerance,
+            objective=objective,  # type: ignore[arg-type]  # click.Choice holds the same words
+            group_size=group_size,
+            prompts=prompts,  # type: ignore[arg-type]
+            seed=seed,
+            correction=not no_correction,
+            progress=move,
+        )
+    emit(form, data=result.to_dict, rows=result.frontier.rows, show=result, out=out)
+    if require_range and not result.verdict.gain_shown:
+        ctx.exit(1)

@@ -1,0 +1,1 @@
+"""Forecast: scored samples of the reference to the Frontier, before anyone trains."""

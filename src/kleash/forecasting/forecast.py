@@ -1,0 +1,437 @@
+"""Forecast: from scored reference samples to the whole Frontier, before anyone trains."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kleash import _checks
+from kleash._version import version
+from kleash.errors import DataError, OptionError
+from kleash.forecasting.best_of_n import best_of_n_rows
+from kleash.forecasting.gate import row_status, tail_status
+from kleash.forecasting.grid import default_betas
+from kleash.forecasting.intervals import Answers, Prompts
+from kleash.forecasting.result import Forecast
+from kleash.forecasting.reweight import Labels, PolicyWeights, Progress, Reweighted, reweight
+from kleash.forecasting.standardised import finite_group_weights, large_group_weights
+from kleash.forecasting.tail import Tail, score_tail
+from kleash.forecasting.unseen import unseen_cheats, unseen_in_words
+from kleash.frontier import Estimates, Frontier, Replicates
+from kleash.samples import Samples, read_samples
+from kleash.window import DEFAULT_TOLERANCE, Verdict, find_window
+
+__all__ = ["Objective", "PromptsAre", "forecast"]
+
+Floats = NDArray[np.float64]
+Objective = Literal["tilt", "group-standardised"]
+PromptsAre = Literal["sampled", "fixed"]
+
+_DRAWS = 2_000
+_MAX_COUNTS = 20_000_000  # numbers in the array of resampled prompts (160 MB): fewer draws for very many prompts
+_FEWEST_DRAWS = 400
+_ANSWERS_PER_BETA = 2
+
+
+def forecast(
+    samples: Samples | str | Path | Sequence[str | Path],
+    *,
+    beta: ArrayLike | None = None,
+    reward_max: float | None = None,
+    gold_min: float | None = None,
+    tolerance: float | None = None,
+    objective: Objective = "tilt",
+    group_size: int | None = None,
+    prompts: PromptsAre = "sampled",
+    seed: int = 0,
+    correction: bool = True,
+    progress: Progress | None = None,
+) -> Forecast:
+    """What training at each beta would do to the judge's score and to the true quality, from reference samples alone.
+
+    Use it before training, with answers drawn from the reference at temperature 1 without top-k or top-p. It speaks of
+    the best policy at each beta, not of a trainer that stops short of it, and of betas within the samples' reach; the
+    others are refused (status ``beyond``).
+
+    Parameters
+    ----------
+    samples
+        Scored answers of the reference, at least two to a prompt; gold on all rows, some, or none. Or files of them
+        with the default column names; :func:`kleash.read_samples` reads others.
+    beta
+        Coefficients above 0, in reward units per nat (``group-standardised``: the trainer's own beta); default: 48
+        values from 'no effect' to past the horizon.
+    reward_max, gold_min
+        The largest score the judge can give and the worth of a worthless answer; both are needed to say what a cheat
+        nobody has seen could cost.
+    tolerance
+        Gold units below which a loss or a gain has no practical weight; default 5 % of gold's range.
+    objective
+        ``tilt``: reward - beta KL. ``group-standardised``: GRPO with standardised rewards.
+    group_size
+        Answers per group of the standardised objective; default the limit of large groups.
+    prompts
+        ``sampled``: the prompts stand for a population. ``fixed``: they are the whole population.
+    seed
+        Of the bootstrap, the halves and the answers shown.
+    correction
+        False: plain self-normalised estimates, biased towards the reference.
+    progress
+        Called with samples done and samples in all.
+
+    Returns
+    -------
+    Forecast
+
+    Raises
+    ------
+    OptionError
+        A beta that is not above 0, a ``reward_max`` below a score in the data, and the like.
+
+    Notes
+    -----
+    Estimates in :mod:`kleash.forecasting.reweight`, intervals in ``intervals``, statuses in ``gate`` and ``tail``,
+    measured coverage in docs/calibration.md.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from kleash import Samples, forecast
+    >>> rng = np.random.default_rng(0)
+    >>> score = rng.normal(size=(200, 24))
+    >>> samples = Samples.from_arrays(np.repeat(np.arange(200), 24), score.ravel(), gold=score.ravel())
+    >>> result = forecast(samples, beta=[2.0])
+    >>> result.frontier.reward.value.round(1).tolist(), result.frontier.status.tolist()
+    ([0.5], ['ok'])
+    """
+    if not isinstance(samples, Samples):
+        samples = read_samples(samples)
+    _checks.choice(objective, get_args(Objective), name="objective")
+    _checks.choice(prompts, get_args(PromptsAre), name="prompts")
+    seed = _checks.integer(seed, name="seed", at_least=0)
+    betas = _betas(samples, beta, objective)
+    labels = Labels.of(samples)
+    _check_limits(samples, reward_max, gold_min, tolerance)
+    notes = list(samples.notes)
+    weights = _policy_weights(objective, group_size, prompts, seed)
+    if prompts == "sampled" and samples.n_prompts == 1:
+        if weights is not None:
+            raise DataError("one prompt cannot stand for a population; expected at least two for this objective")
+        prompts = "fixed"
+        notes.append("There is one prompt: intervals speak of its answers only, not of other prompts.")
+    split, boot, show = np.random.default_rng(seed).spawn(3)
+    collected = _collector(samples, labels, betas) if prompts == "fixed" else None
+    table = reweight(
+        samples,
+        betas,
+        labels=labels,
+        rng=split,
+        weights=weights,
+        correction=correction,
+        deviations=collected,
+        progress=progress,
+    )
+    estimates, replicates = _intervals(samples, labels, table, collected, boot)
+    tail = score_tail(samples)
+    status = _status(samples, labels, table, estimates, tail, correction=correction)
+    usable = status != "beyond"
+    gold_range = None if labels is None else _gold_range(samples, gold_min)
+    frontier = Frontier(
+        source="forecast",
+        beta=betas,
+        reward=_within(estimates["reward"], hi=reward_max).where(usable),
+        kl=estimates["kl"].where(usable),
+        gold=None if labels is None else _within(estimates["gold"], lo=gold_min).where(usable),
+        gold_gain=None if labels is None else estimates["gain"].where(usable),
+        reference_reward=estimates["reference_reward"][0],
+        reference_gold=None if labels is None else estimates["reference_gold"][0],
+        n=np.full(betas.size, samples.n_prompts),
+        status=status,
+        diagnostics=_diagnostics(samples, table, labels, tail, usable),
+        replicates=_masked(replicates, usable),
+        gold_range=gold_range,
+        provenance={
+            "inputs": [dict(row) for row in samples.inputs],
+            "objective": objective,
+            "group_size": group_size,
+            "prompts": prompts,
+            "correction": correction,
+            "seed": seed,
+            "version": version(),
+        },
+    )
+    notes += _tail_notes(tail)
+    unseen = None
+    if weights is None and labels is not None and reward_max is not None and gold_min is not None:
+        limit = DEFAULT_TOLERANCE * (gold_range or 0.0) if tolerance is None else float(tolerance)
+        unseen = unseen_cheats(
+            samples, labels, betas, table.plain, reward_max=reward_max, gold_min=gold_min, tolerance=limit
+        )
+    else:
+        notes.append(unseen_in_words(samples, labels, objective))
+    floor = None if unseen is None else unseen.beta_floor
+    verdict = find_window(frontier, tolerance=tolerance, beta_floor=None if floor == np.inf else floor)
+    if floor == np.inf:
+        verdict = _nothing_is_safe(verdict)
+    return Forecast(
+        frontier=frontier,
+        verdict=_with_tail(verdict, tail),
+        best_of_n=best_of_n_rows(samples, labels),
+        unseen=unseen,
+        answers=_answers(samples, frontier, weights, show),
+        objective=objective,
+        n_prompts=samples.n_prompts,
+        n_samples=samples.n_samples,
+        n_gold=samples.n_gold,
+        seed=seed,
+        notes=tuple(notes),
+    )
+
+
+def _betas(samples: Samples, beta: ArrayLike | None, objective: Objective) -> Floats:
+    """The betas to speak about, ascending."""
+    if beta is None:
+        # standardised rewards have no unit: near the reference KL is 1 / (2 beta^2), 0.001 nats at beta 22
+        return default_betas(samples) if objective == "tilt" else np.geomspace(0.05, 22.0, 48).round(4)
+    array = np.unique(_checks.betas(beta, infinite=False))
+    _checks.number(array[0], name="beta", above=0.0)
+    _checks.number(array[0], name="beta", at_least=float(np.finfo(float).tiny))  # below it 1 / beta is no number
+    return array
+
+
+def _within(estimates: Estimates, *, lo: float | None = None, hi: float | None = None) -> Estimates:
+    """The interval cut at the declared ends of the scale, past which no mean can lie."""
+    least, most = -np.inf if lo is None else lo, np.inf if hi is None else hi
+    return dataclasses.replace(estimates, lo=np.maximum(estimates.lo, least), hi=np.minimum(estimates.hi, most))
+
+
+def _check_limits(samples: Samples, reward_max: float | None, gold_min: float | None, tolerance: float | None) -> None:
+    if tolerance is not None:
+        _checks.number(tolerance, name="tolerance", at_least=0.0)
+    for name, value in (("reward_max", reward_max), ("gold_min", gold_min)):
+        if value is not None:
+            _checks.number(value, name=name)
+    if reward_max is not None:
+        top = float(samples.reward.max())
+        if reward_max < top:
+            raise OptionError(
+                _checks.message("reward_max", expected=f"at least {top:g}, a score in the data", got=f"{reward_max:g}")
+            )
+    if gold_min is not None and samples.gold is not None and samples.n_gold:
+        least = float(np.nanmin(samples.gold))
+        if gold_min > least:
+            raise OptionError(
+                _checks.message("gold_min", expected=f"at most {least:g}, a gold in the data", got=f"{gold_min:g}")
+            )
+
+
+def _policy_weights(
+    objective: Objective, group_size: int | None, prompts: PromptsAre, seed: int
+) -> PolicyWeights | None:
+    """The weights of a standardised objective; None for the tilt."""
+    if objective == "tilt":
+        if group_size is not None:
+            raise OptionError("group_size: expected with objective group-standardised only, got the tilt; drop one")
+        return None
+    if prompts == "fixed":
+        raise OptionError("prompts: expected sampled with objective group-standardised, got fixed")
+    if group_size is None:
+        return large_group_weights
+    size = _checks.integer(group_size, name="group_size", at_least=2)
+
+    def weights(reward: Floats, beta: Floats, /) -> Floats:
+        return finite_group_weights(reward, beta, group_size=size, rng=np.random.default_rng(seed))
+
+    return weights
+
+
+def _collector(samples: Samples, labels: Labels | None, betas: Floats) -> Answers:
+    """An empty collection for reward, KL, gold, gain at every beta and the reference's reward and gold."""
+    n_known = samples.n_prompts if labels is None else int(labels.known.sum())
+    n = np.full(4 * betas.size + 2, float(samples.n_prompts))
+    n[2 * betas.size : 4 * betas.size] = n_known
+    n[-1] = n_known
+    return Answers.of(n)
+
+
+def _intervals(
+    samples: Samples, labels: Labels | None, table: Reweighted, collected: Answers | None, rng: np.random.Generator
+) -> tuple[dict[str, Estimates], Replicates]:
+    """Means over prompts with their intervals, by name, and the draws behind them."""
+    names = ("reward", "kl", "gold", "gain", "reference_reward", "reference_gold")
+    everyone = np.ones(samples.n_prompts, dtype=bool)
+    known = everyone if labels is None else labels.known
+    centre = 0.0 if labels is None else labels.centre
+    reward, kl, marked = table.value
+    of_reference = table.reference[..., None]
+    values = dict(
+        zip(
+            names,
+            (reward, kl, centre + marked, marked - of_reference[1], of_reference[0], centre + of_reference[1]),
+            strict=True,
+        )
+    )
+    who = dict(zip(names, (everyone, everyone, known, known, everyone, known), strict=True))
+    left = dict(zip(names, (*table.left, table.left[2], np.zeros(1), np.zeros(1)), strict=True))
+    if collected is None:
+        n_draws = int(np.clip(_MAX_COUNTS // samples.n_prompts, _FEWEST_DRAWS, _DRAWS))
+        resampled = Prompts.draw(samples.n_prompts, rng=rng, n_draws=n_draws)
+        pairs = {
+            name: resampled.mean(values[name], widen=left[name], known=who[name], positive=name == "kl")
+            for name in names
+        }
+    else:
+        means = np.concatenate([values[name][who[name]].mean(axis=0) for name in names])
+        widen = np.concatenate([left[name] for name in names])
+        estimates, draws = collected.means(means, widen=widen, rng=rng, n_draws=_DRAWS)
+        stops = np.cumsum([values[name].shape[1] for name in names])
+        parts = [slice(stop - values[name].shape[1], stop) for name, stop in zip(names, stops, strict=True)]
+        pairs = {name: (estimates[part], draws[:, part]) for name, part in zip(names, parts, strict=True)}
+    replicates = Replicates(
+        kind="bootstrap",
+        reward=pairs["reward"][1],
+        kl=pairs["kl"][1],
+        reference_reward=pairs["reference_reward"][1][:, 0],
+        gold=None if labels is None else pairs["gold"][1],
+        reference_gold=None if labels is None else pairs["reference_gold"][1][:, 0],
+    )
+    return {name: pair[0] for name, pair in pairs.items()}, replicates
+
+
+def _status(
+    samples: Samples,
+    labels: Labels | None,
+    table: Reweighted,
+    estimates: dict[str, Estimates],
+    tail: Tail,
+    *,
+    correction: bool,
+) -> NDArray[np.str_]:
+    names = ("reward", "kl") if labels is None else ("reward", "kl", "gold")
+    se = np.stack([estimates[name].se for name in names])
+    unsure = np.isnan(se)  # one prompt with labels has a mean and no error
+    scale = [
+        np.abs(samples.reward).max(),
+        1.0,
+        0.0 if samples.gold is None or labels is None else np.nanmax(np.abs(samples.gold)),
+    ]
+    rounding = 1e-14 * float(samples.counts.max()) * np.array(scale[: len(names)])[:, None]
+    drift = table.drift[: len(names)]
+    status = row_status(
+        drift=np.where(np.abs(drift) <= rounding, 0.0, drift),
+        se=np.where(unsure, np.inf, se),
+        kl=estimates["kl"].value,
+        reward=estimates["reward"].value,
+        reward_range=(float(samples.reward.min() - rounding[0, 0]), float(samples.reward.max() + rounding[0, 0])),
+        log_samples=float(np.log(samples.counts).mean()),
+        n_gold_eff=None if labels is None else table.label_ess,
+        tail=tail,
+        corrected=correction,
+    )
+    return np.where((status == "ok") & unsure.any(axis=0), "weak", status)
+
+
+def _diagnostics(
+    samples: Samples, table: Reweighted, labels: Labels | None, tail: Tail, usable: NDArray[np.bool_]
+) -> dict[str, Floats]:
+    """Chi-squared from the weights, effective samples per prompt, effective labels in all, shape of the tail."""
+    chi2 = (samples.counts[:, None] / table.ess - 1).mean(axis=0)
+    n_gold_eff = np.full(usable.size, np.nan) if labels is None else table.label_ess
+    return {
+        "chi2": np.where(usable, chi2, np.nan),
+        "ess": table.ess.mean(axis=0),
+        "n_gold_eff": n_gold_eff,
+        "khat": np.full(usable.size, tail.shape),
+    }
+
+
+def _masked(replicates: Replicates, usable: NDArray[np.bool_]) -> Replicates:
+    """The draws with nothing left of the rows that are beyond."""
+    return Replicates(
+        kind=replicates.kind,
+        reward=np.where(usable, replicates.reward, np.nan),
+        kl=np.where(usable, replicates.kl, np.nan),
+        reference_reward=replicates.reference_reward,
+        gold=None if replicates.gold is None else np.where(usable, replicates.gold, np.nan),
+        reference_gold=replicates.reference_gold,
+    )
+
+
+def _gold_range(samples: Samples, gold_min: float | None) -> float:
+    assert samples.gold is not None  # there are labels
+    least = float(np.nanmin(samples.gold)) if gold_min is None else gold_min
+    return float(np.nanmax(samples.gold)) - least
+
+
+def _nothing_is_safe(verdict: Verdict) -> Verdict:
+    """The verdict where what no sample shows could cost too much at any beta, the reference's included."""
+    if verdict.safe_beta is None:
+        return verdict
+    reason = "No beta is safe from a cheat nobody has seen: so few samples could miss one that costs too much anywhere."
+    return dataclasses.replace(
+        verdict,
+        safe_beta=None,
+        safe_kl=None,
+        reasons=(*verdict.reasons, reason),
+        needs=(*verdict.needs, "more answers in all, or a larger tolerance, for a safe beta"),
+    )
+
+
+def _tail_notes(tail: Tail) -> list[str]:
+    status = tail_status(tail)
+    if status == "ok":
+        return []
+    if np.isnan(tail.shape):
+        return ["Too few samples to see how heavy the tail of the judge's scores is."]
+    shape = f"generalised Pareto shape {tail.shape:.2f} +- {tail.se:.2f}, light is at most 0.10"
+    if status == "weak":
+        return [f"The upper tail of the judge's scores may be heavy ({shape})."]
+    heavy = f"The upper tail of the judge's scores is heavy ({shape}): policies far from what the samples show can "
+    return [heavy + "collect reward at almost no KL, so no beta can be forecast. Clip or squash the reward, or sweep."]
+
+
+def _with_tail(verdict: Verdict, tail: Tail) -> Verdict:
+    """Say why everything is beyond, where the tail is the reason."""
+    if tail_status(tail) != "beyond":
+        return verdict
+    return Verdict(
+        kind="cannot-tell",
+        reasons=("The judge's scores have a heavy upper tail: reward may hide in answers too rare to be sampled.",),
+        needs=("a bounded or squashed reward", "a sweep instead of a forecast"),
+    )
+
+
+def _answers(
+    samples: Samples, frontier: Frontier, weights: PolicyWeights | None, rng: np.random.Generator
+) -> tuple[dict[str, Any], ...]:
+    """A few answers per usable beta, drawn from the policy; none where the samples have no texts."""
+    if samples.answers is None:
+        return ()
+    shown = []
+    for beta in frontier.beta[frontier.usable]:
+        for prompt in rng.choice(samples.n_prompts, size=min(_ANSWERS_PER_BETA, samples.n_prompts), replace=False):
+            rows = np.arange(samples.offsets[prompt], samples.offsets[prompt + 1])
+            reward = samples.reward[rows]
+            if weights is None:
+                with np.errstate(over="ignore"):
+                    w = np.exp((reward - reward.max()) / beta)
+                w /= w.sum()
+            else:
+                w = weights(reward[None], np.array([beta]))[0, :, 0]
+            row = int(rng.choice(rows, p=w / w.sum()))
+            gold = None if samples.gold is None or np.isnan(samples.gold[row]) else float(samples.gold[row])
+            shown.append(
+                {
+                    "beta": float(beta),
+                    "prompt": samples.prompts[prompt],
+                    "answer": samples.answers[row],
+                    "reward": float(samples.reward[row]),
+                    "gold": gold,
+                }
+            )
+    return tuple(shown)

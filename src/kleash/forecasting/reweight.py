@@ -1,0 +1,229 @@
+"""Every prompt's estimates at every beta, with the bias of few samples taken out and what may be left of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import xlogy
+
+from kleash.forecasting.blocks import blocks
+from kleash.forecasting.estimate import estimate_prompts
+from kleash.forecasting.intervals import Answers
+from kleash.samples import Samples
+
+__all__ = ["Labels", "PolicyWeights", "Progress", "Reweighted", "reweight"]
+
+Floats = NDArray[np.float64]
+Progress = Callable[[int, int], None]
+"""Called with the number of samples done and the number of all."""
+_FEWEST_TO_HALVE = 4  # each half needs two samples
+_MOST_SPLITS = 8  # random splits into halves, averaged: by then their noise is small beside the drift's own
+_HALVED_SAMPLES = 50_000  # samples to halve in all: with many prompts one split is as good as eight
+
+_WIDTH_OF_WEIGHTS = 200  # numbers per sample that a standardised objective's root search needs
+
+
+class PolicyWeights(Protocol):
+    """The policy's weights on the samples: (P, K) rewards and (B,) betas to (P, K, B), summing to one over K."""
+
+    def __call__(self, reward: Floats, beta: Floats, /) -> Floats: ...  # noqa: D102
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Labels:
+    """Gold labels made ready for averaging under any policy.
+
+    Gold of a policy is ``centre + mean of marked under it``, with ``marked = (gold - centre) / probability of a
+    label`` on labelled rows and 0 elsewhere (Horvitz and Thompson 1952): the weights stay those of all rows.
+    ``known`` are the prompts it holds for.
+    """
+
+    centre: float
+    marked: Floats
+    labelled: NDArray[np.bool_]
+    known: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, samples: Samples) -> Labels | None:
+        """Labels of samples; None if there are none. Without probabilities they count as m of K at random."""
+        if samples.gold is None or samples.n_gold == 0:
+            return None
+        labelled = ~np.isnan(samples.gold)
+        counts, starts = samples.counts, samples.offsets[:-1]
+        m = np.add.reduceat(labelled.astype(np.int64), starts)
+        gold = np.where(labelled, samples.gold, 0.0)
+        if samples.label_probability is None:
+            known = m > 0
+            probability = np.repeat(m / counts, counts)
+        else:
+            known = np.ones(m.size, dtype=bool)
+            probability = np.where(labelled, samples.label_probability, 1.0)
+        inverse = np.divide(1.0, probability, out=np.zeros_like(probability), where=labelled)
+        weight = np.add.reduceat(inverse, starts)
+        with_labels = m > 0
+        centre = float((np.add.reduceat(gold * inverse, starts)[with_labels] / weight[with_labels]).mean())
+        marked = np.where(labelled, (gold - centre) * inverse, 0.0)
+        return cls(centre=centre, marked=marked, labelled=labelled, known=known)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Reweighted:
+    """Estimates per prompt; first axis: reward, KL (nats), mean of the marked gold.
+
+    ``plain`` and ``value`` have shape (3, P, B): self-normalised weights alone, and with the bias taken out.
+    ``drift`` (3, B) is how much the mean over prompts moves when the samples per prompt are halved, ``left`` (3, B)
+    the bias that may be left, by which intervals are widened. ``reference`` is (2, P): mean reward and marked gold of
+    the untouched reference. ``ess`` (P, B); ``label_ess`` (B,).
+    """
+
+    plain: Floats
+    value: Floats
+    drift: Floats
+    left: Floats
+    reference: Floats
+    ess: Floats
+    label_ess: Floats
+
+
+def reweight(
+    samples: Samples,
+    beta: Floats,
+    *,
+    labels: Labels | None,
+    rng: np.random.Generator,
+    weights: PolicyWeights | None = None,
+    correction: bool = True,
+    deviations: Answers | None = None,
+    progress: Progress | None = None,
+) -> Reweighted:
+    """Estimate reward, KL and gold of the policy at every beta, for every prompt.
+
+    Parameters
+    ----------
+    samples, labels
+        P prompts with their samples, and their gold.
+    beta
+        Coefficients above 0, shape (B,).
+    rng
+        Splits the samples of a prompt into halves.
+    weights
+        The policy's weights; default the tilt softmax(reward / beta), which alone has the delete-one jackknife.
+    correction
+        False leaves the plain estimates as they are.
+    deviations
+        Collects delete-one deviations, for intervals with fixed prompts (tilt only).
+
+    Notes
+    -----
+    A jackknife J (delete-one for the tilt; twice the whole minus the mean of two random halves otherwise) removes the
+    bias of order 1 / K. What is left shows in the drift D = J(K / 2) - J(K), the mean over prompts of the same
+    estimate on random halves: if it falls as 1 / K^a, it is D / (2^a - 1), between 0 and D for every a >= 1. The
+    value is J - D / 2, and the interval is widened by |D| / 2 on both sides, so that it covers all of that. With
+    fewer than four samples to a prompt D is the correction itself.
+    """
+    n_prompts, n_betas = samples.n_prompts, beta.size
+    plain, value = np.empty((3, n_prompts, n_betas)), np.empty((3, n_prompts, n_betas))
+    reference, ess, label_ess = np.empty((2, n_prompts)), np.empty((n_prompts, n_betas)), np.zeros(n_betas)
+    drift = np.zeros((3, n_prompts, n_betas))
+    marked = np.zeros(samples.n_samples) if labels is None else labels.marked
+    labelled = np.zeros(samples.n_samples, dtype=bool) if labels is None else labels.labelled
+    n_splits = int(np.clip(_HALVED_SAMPLES // samples.n_samples, 1, _MOST_SPLITS)) if weights is None else 1
+    done = 0
+    for prompts, rows in blocks(samples, n_betas if weights is None else max(n_betas, _WIDTH_OF_WEIGHTS)):
+        r, x = samples.reward[rows], marked[rows]
+        halves = [half for _ in range(n_splits) for half in _halves(r, x, rng)]
+        if weights is None:
+            keep = deviations is not None
+            here = estimate_prompts(r, x, 1 / beta, labelled=labelled[rows], keep_deviations=keep)
+            raw, jackknife = here.plain, here.corrected
+            ess[prompts], counted = here.ess, here.label_ess
+            parts = [estimate_prompts(*half, 1 / beta) for half in halves]
+            raw_half = np.mean([part.plain for part in parts], axis=0) if parts else None
+            half = np.mean([part.corrected for part in parts], axis=0) if parts else None
+            if deviations is not None and here.deviations is not None:
+                deviations.add(_stacked(here.deviations, r, x))
+        else:
+            raw, ess[prompts], counted = _weighted(r, x, beta, weights, labelled[rows])
+            raw_half = _mean_weighted(halves, beta, weights)
+            quarter = _mean_weighted([q for h in halves for q in _halves(*h, rng)], beta, weights)
+            jackknife = _delete_one(raw, r, x, beta, weights) if raw_half is None else 2 * raw - raw_half
+            half = None if raw_half is None or quarter is None else 2 * raw_half - quarter
+        plain[:, prompts] = raw
+        value[:, prompts] = jackknife if correction else raw
+        if not correction:
+            drift[:, prompts] = raw - jackknife if raw_half is None else raw_half - raw
+        else:
+            drift[:, prompts] = raw - jackknife if half is None else half - jackknife
+        reference[:, prompts] = r.mean(axis=1), x.mean(axis=1)
+        label_ess += counted.sum(axis=0)
+        done += rows.size
+        if progress is not None:
+            progress(done, samples.n_samples)
+    moved = drift.mean(axis=1)
+    if labels is not None:
+        moved[2] = drift[2, labels.known].mean(axis=0)
+    if correction:
+        value -= 0.5 * drift
+    return Reweighted(
+        plain=plain,
+        value=value,
+        drift=moved,
+        left=np.abs(moved) * (0.5 if correction else 1.0),
+        reference=reference,
+        ess=ess,
+        label_ess=label_ess,
+    )
+
+
+def _halves(reward: Floats, marked: Floats, rng: np.random.Generator) -> list[tuple[Floats, Floats]]:
+    """The samples of each prompt in two random halves; none if they are too few."""
+    n_samples = reward.shape[1]
+    if n_samples < _FEWEST_TO_HALVE:
+        return []
+    order = np.argsort(rng.random(reward.shape), axis=1)
+    parts = (order[:, : n_samples // 2], order[:, n_samples // 2 :])
+    return [(np.take_along_axis(reward, part, axis=1), np.take_along_axis(marked, part, axis=1)) for part in parts]
+
+
+def _weighted(
+    reward: Floats, marked: Floats, beta: Floats, weights: PolicyWeights, labelled: NDArray[np.bool_]
+) -> tuple[Floats, Floats, Floats]:
+    """Plain estimates (3, P, B), effective sample size and that of the labels, each (P, B)."""
+    w = weights(reward, beta)
+    n_samples = reward.shape[1]
+    means = [
+        (w * reward[..., None]).sum(axis=1),
+        xlogy(w, w * n_samples).sum(axis=1),
+        (w * marked[..., None]).sum(axis=1),
+    ]
+    chosen = w * labelled[..., None]
+    squares = (chosen**2).sum(axis=1)
+    label_ess = np.divide(chosen.sum(axis=1) ** 2, squares, out=np.zeros_like(squares), where=squares > 0)
+    return np.stack(means), 1 / (w**2).sum(axis=1), label_ess
+
+
+def _mean_weighted(parts: list[tuple[Floats, Floats]], beta: Floats, weights: PolicyWeights) -> Floats | None:
+    if not parts:
+        return None
+    return np.asarray(np.mean([_weighted(r, x, beta, weights, np.ones(r.shape, bool))[0] for r, x in parts], axis=0))
+
+
+def _delete_one(raw: Floats, reward: Floats, marked: Floats, beta: Floats, weights: PolicyWeights) -> Floats:
+    """The delete-one jackknife, for prompts with too few samples to halve."""
+    n_samples = reward.shape[1]
+    others = [np.delete(np.arange(n_samples), i) for i in range(n_samples)]
+    without = _mean_weighted([(reward[:, rest], marked[:, rest]) for rest in others], beta, weights)
+    assert without is not None  # there are at least two samples
+    return np.asarray(n_samples * raw - (n_samples - 1) * without)
+
+
+def _stacked(deviations: Floats, reward: Floats, marked: Floats) -> Floats:
+    """Deviations of reward, KL, gold, gain at every beta, then of the reference's reward and gold: (P, K, 4 B + 2)."""
+    n_samples = reward.shape[1]
+    of_reference = [(x.mean(axis=1, keepdims=True) - x) / (n_samples - 1) for x in (reward, marked)]
+    gain = deviations[2] - of_reference[1][..., None]
+    return np.concatenate([*deviations, gain, of_reference[0][..., None], of_reference[1][..., None]], axis=-1)

@@ -1,0 +1,217 @@
+"""Cheats nobody has seen: how much quality one kind of answer could cost that none of the samples shows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, logit
+
+from kleash import _files
+from kleash.forecasting.blocks import blocks
+from kleash.forecasting.estimate import estimate_prompts
+from kleash.forecasting.reweight import Labels
+from kleash.samples import Samples
+
+__all__ = ["CONFIDENCE", "Unseen", "mass_below", "unseen_cheats", "unseen_in_words", "worst_loss"]
+
+Floats = NDArray[np.float64]
+
+CONFIDENCE = 0.95
+"""Confidence of the bound on the mass of one unseen kind of answer (the 'rule of three' is -log 0.05 = 3.0)."""
+
+_FULL_PUSH = 600.0  # nats from which even a mass of 1e-200 takes over the prompt: the share is 1 to the last bit
+_FLOOR_PRECISION = 5e-4  # relative, of the smallest beta that holds an unseen cheat
+_BISECTIONS = 64  # of a price known to within 2 * 600 + 60 nats
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Unseen:
+    """What one unseen kind of cheat could cost along the dial.
+
+    Any ONE kind of answer that none of the N samples shows has, with 95 % confidence, mean reference mass below
+    ``mass_below`` (it is not a bound on all unseen kinds together). ``loss`` (shape (B,), gold units) is the largest
+    quality it could cost at each ``beta`` if it scored ``reward_max`` and were worth ``gold_min``; ``beta_floor`` the
+    smallest beta at which that cannot exceed ``tolerance``: 0 if it cannot at any, infinity if it could even at the
+    reference, for want of samples.
+    """
+
+    mass_below: float
+    reward_max: float
+    gold_min: float
+    tolerance: float
+    beta: Floats
+    loss: Floats
+    beta_floor: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data with the keys of the command line's ``unseen``."""
+        losses = zip(self.beta.tolist(), _files.finite_or_none(self.loss), strict=True)
+        return {
+            "confidence": CONFIDENCE,
+            "mass_below": self.mass_below,
+            "reward_max": self.reward_max,
+            "gold_min": self.gold_min,
+            "tolerance": self.tolerance,
+            "beta_floor": self.beta_floor if np.isfinite(self.beta_floor) else None,
+            "losses": [{"beta": beta, "loss": loss} for beta, loss in losses],
+        }
+
+
+def mass_below(n_samples: int) -> float:
+    """Reference mass that a kind of answer absent from N samples stays below, with 95 % confidence: -log 0.05 / N.
+
+    Examples
+    --------
+    >>> round(mass_below(2880), 5)
+    0.00104
+    """
+    return float(-np.log1p(-CONFIDENCE) / n_samples)
+
+
+def worst_loss(log_push: Floats, at_stake: Floats, counts: NDArray[np.int64]) -> Floats:
+    """The largest mean loss that one unseen kind of answer could cause, over all ways to spread it over prompts.
+
+    Parameters
+    ----------
+    log_push
+        Shape (P, B), nats: ``reward_max / beta - log Z`` per prompt, how much likelier than under the reference the
+        tilt makes the cheat relative to an average answer; at least 0.
+    at_stake
+        Shape (P, B), gold units: gold of the tilt minus the gold of the cheat, per prompt; negative values count as 0.
+    counts
+        Samples per prompt, shape (P,).
+
+    Returns
+    -------
+    Shape (B,): the mean over prompts of ``share_p * at_stake_p`` at the worst spread.
+
+    Notes
+    -----
+    With reference mass q_p in prompt p the tilt gives the cheat the share s_p = a q_p / (a q_p + 1 - q_p), a =
+    exp(log_push). The kind stays unseen with probability prod (1 - q_p)^K_p <= exp(-sum K_p q_p), so at 95 %
+    confidence sum K_p q_p <= -log 0.05. The loss is concave in q, and largest where the marginal losses per expected
+    sighting are equal: q_p = (sqrt(G_p a / (nu K_p)) - 1) / (a - 1), cut to [0, 1] (a water-filling in nu). The value
+    returned is the Lagrange dual at the nu found, which is never below the true maximum. Proof in docs/methods.md.
+    """
+    budget = -np.log1p(-CONFIDENCE)
+    stake = np.maximum(at_stake, 0.0)
+    push = np.clip(log_push, 0.0, _FULL_PUSH)
+    weight = counts[:, None].astype(np.float64)
+    with np.errstate(divide="ignore"):
+        log_value = np.log(stake) - np.log(weight)
+
+    def mass(log_price: Floats) -> Floats:
+        """The water-filling at one price per beta, in logs: multiply numerator and denominator by 1 / a."""
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            filled = (np.exp(0.5 * (log_value - log_price - push)) - np.exp(-push)) / -np.expm1(-push)
+        linear = push < 1e-9  # a = 1: the loss is linear in q, all or nothing
+        return np.clip(np.where(linear, (log_value > log_price).astype(np.float64), filled), 0.0, 1.0)
+
+    steepest = (log_value + push).max(axis=0)
+    high = np.where(np.isfinite(steepest), steepest, 0.0)  # at this price nobody buys
+    low = high - 2.0 * push.max(axis=0) - 60.0  # at this price everybody with something at stake is full
+    for _ in range(_BISECTIONS):
+        middle = 0.5 * (low + high)
+        too_much = (weight * mass(middle)).sum(axis=0) > budget
+        low, high = np.where(too_much, middle, low), np.where(too_much, high, middle)
+    q = mass(high)
+    with np.errstate(divide="ignore"):
+        share = expit(push + logit(q))
+    price = np.exp(high)
+    dual = (share * stake - price * weight * q).sum(axis=0) + price * budget
+    return np.asarray(np.minimum(dual, stake.sum(axis=0)) / push.shape[0])
+
+
+def unseen_cheats(
+    samples: Samples,
+    labels: Labels,
+    betas: Floats,
+    plain: Floats,
+    *,
+    reward_max: float,
+    gold_min: float,
+    tolerance: float,
+) -> Unseen:
+    """What one unseen kind of cheat could cost at every beta, and from which beta on that is within the tolerance.
+
+    Parameters
+    ----------
+    samples, labels
+        P prompts with their samples, and their gold.
+    betas, plain
+        Coefficients (B,), and the plain estimates at them, (3, P, B), of :func:`kleash.forecasting.reweight.reweight`.
+    reward_max, gold_min
+        What the cheat scores and what it is worth.
+    tolerance
+        Gold units that may be lost.
+    """
+
+    def loss(at: Floats, reward: Floats, kl: Floats, marked: Floats) -> Floats:
+        with np.errstate(over="ignore"):
+            log_push = (reward_max - reward) / at + kl  # reward_max / beta - log Z, as log Z = E r / beta - KL
+        gold = np.where(
+            labels.known[:, None], labels.centre + marked, labels.centre + marked[labels.known].mean(axis=0)
+        )
+        return worst_loss(log_push, gold - gold_min, samples.counts)
+
+    def loss_at(single: float) -> float:
+        at = np.array([single])
+        there = np.empty((3, samples.n_prompts, 1))
+        for part, rows in blocks(samples, 1):
+            there[:, part] = estimate_prompts(samples.reward[rows], labels.marked[rows], 1 / at).plain
+        return float(loss(at, *there)[0])
+
+    along = loss(betas, *plain)
+    widest = reward_max - float(samples.reward.min())
+    return Unseen(
+        mass_below=mass_below(samples.n_samples),
+        reward_max=float(reward_max),
+        gold_min=float(gold_min),
+        tolerance=tolerance,
+        beta=betas,
+        loss=along,
+        beta_floor=_floor(loss_at, betas, along, tolerance, widest),
+    )
+
+
+def _floor(loss_at: Callable[[float], float], betas: Floats, along: Floats, tolerance: float, widest: float) -> float:
+    """The smallest beta from which up the loss stays within the tolerance; infinity if even the reference's is larger.
+
+    Looked for from the betas (``along`` is their loss) downwards to a millionth of ``widest``, the judge's whole scale.
+    """
+    if loss_at(np.inf) > tolerance:
+        return float(np.inf)
+    if widest == 0:  # nothing pushes the cheat: its loss is the same at every beta
+        return 0.0
+    too_much = np.flatnonzero(along > tolerance)
+    if too_much.size:
+        low = float(betas[too_much[-1]])
+        high = float(betas[too_much[-1] + 1]) if too_much[-1] + 1 < betas.size else max(2 * low, 1e-6 * widest)
+    else:
+        high = min(float(betas[0]), widest)
+        low = 0.5 * high
+    while loss_at(high) > tolerance:
+        low, high = high, 2 * high
+    while loss_at(low) <= tolerance:
+        if low < 1e-6 * widest:
+            return 0.0
+        low, high = 0.5 * low, low
+    while high > (1 + _FLOOR_PRECISION) * low:
+        middle = float(np.sqrt(low) * np.sqrt(high))
+        low, high = (middle, high) if loss_at(middle) > tolerance else (low, middle)
+    return high
+
+
+def unseen_in_words(samples: Samples, labels: Labels | None, objective: str) -> str:
+    """What can be said of unseen cheats where their cost cannot be worked out."""
+    most = mass_below(samples.n_samples)
+    why = "the top of the judge's scale (reward_max) and the worst gold (gold_min) are needed to say what it could cost"
+    if labels is None:
+        why = "without gold labels nothing can be said of what it could cost"
+    if objective != "tilt":
+        why = "what it could cost is worked out for the tilt only"
+    return f"A kind of cheat that no sample shows may have a reference mass of up to {most:.2g}; {why}."
