@@ -129,7 +129,7 @@ def test_loose_edge_is_the_last_loss_below_the_best():
 def test_no_overoptimisation_seen():
     verdict = find_window(exact(BETAS[1:], [0.2, 0.2, 0.199, 0.1, 0.01, 0.0]))
     assert (verdict.kind, verdict.loose_edge, verdict.tight_edge) == ("no-overoptimisation-seen", None, (16.0, 8.0))
-    assert verdict.reasons[1] == "No loss shows down to beta 1, the loosest that could be read."
+    assert verdict.reasons[1] == "Looser than that, no loss shows down to beta 1, the loosest that could be read."
 
 
 def test_the_interval_of_the_best_is_open_at_an_end_that_was_not_read():
@@ -346,12 +346,38 @@ def test_floor_raises_the_safe_beta():
     assert raised.safe_kl == pytest.approx(1 / 36, rel=1e-12)  # between rows, on a line in logarithms
     assert raised.reasons[:-1] == free.reasons
     assert raised.reasons[-1].startswith("The safe beta is raised from 4 to 6: ")
-    assert dataclasses.replace(raised, safe_beta=4.0, safe_kl=free.safe_kl, reasons=free.reasons) == free
+    assert raised.raised
+    assert not free.raised
+    free_again = dataclasses.replace(raised, safe_beta=4.0, safe_kl=free.safe_kl, raised=False, reasons=free.reasons)
+    assert free_again == free
+
+
+def test_a_floor_where_no_gain_is_shown_leaves_no_safe_beta():
+    """Past the last row, or where the gain is no longer measurable: "as good, on the tightest leash"."""
+    table = exact(BETAS, [-0.4, 0.1, 0.2, 0.199, 0.1, 0.0, -0.01])
+    for floor in (9.0, 1e6):
+        verdict = find_window(table, beta_floor=floor)
+        assert verdict.kind == find_window(table).kind
+        assert (verdict.safe_beta, verdict.safe_kl, verdict.raised) == (None, None, True)
+        assert verdict.reasons[-1].startswith("No beta is safe: ")
+        assert verdict.needs
+
+
+def test_a_dip_below_the_reference_on_the_way_to_the_best_is_said():
+    """The loosest beta is the best, but half way there quality is below the untouched reference's."""
+    verdict = find_window(exact(BETAS, [0.4, -0.3, -0.1, 0.05, 0.1, 0.05, 0.01]))
+    assert verdict.kind == "no-overoptimisation-seen"
+    assert "On the way, at beta 1, quality is below the untouched reference's." in verdict.reasons
+
+
+def test_looser_is_said_only_where_every_looser_beta_loses():
+    assert "At beta 1 and looser, quality" in str(find_window(exact(BETAS, [-0.4, 0.1, 0.2, 0.199, 0.1, 0.05, 0.01])))
+    assert "At beta 1, quality" in str(find_window(exact(BETAS, [0.2, 0.1, 0.2001, 0.199, 0.1, 0.05, 0.01])))
 
 
 def test_floor_outside_the_rows_has_no_kl():
     gain = [0.3, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1]
-    assert find_window(exact(BETAS, gain), beta_floor=64.0).safe_kl is None
+    assert find_window(exact(BETAS, gain), beta_floor=64.0).safe_beta is None
     between = find_window(exact(BETAS, gain), beta_floor=0.5)
     assert (between.safe_beta, between.safe_kl) == (0.5, None)  # between 0 and the first positive beta
 
@@ -502,9 +528,9 @@ def test_windows_of_random_worlds(world):
 # ------------------------------------------------------------------------------------------------- how it is said
 
 
-KEYS = [  # of CONTRACT: VERDICT
+KEYS = [  # of CONTRACT: VERDICT; ``raised`` is ours
     *("kind", "best_beta", "best_lo", "best_hi", "best_kl", "safe_beta", "safe_kl"),
-    *("tight_edge", "loose_edge", "reasons", "needs"),
+    *("tight_edge", "loose_edge", "raised", "reasons", "needs"),
 ]
 
 

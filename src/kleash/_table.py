@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from rich import box
@@ -27,6 +27,8 @@ _HEADLINE: dict[VerdictKind, tuple[str, str]] = {
     "no-useful-range": ("No useful range", "bold red"),
     "cannot-tell": ("Cannot tell", "bold yellow"),
 }
+_LONG = 6  # powers of ten from which a number no longer fits its column
+_AS_MUCH, _FLOOR = ", the tightest leash that gives as much", ", where no unseen cheat costs too much"
 _SURE = {"ok": "green", "weak": "yellow", "beyond": "dim"}
 
 
@@ -37,28 +39,38 @@ class _Form:
     decimals: int
     error_width: int
     smallest: bool
+    exponent: bool = False
 
     @classmethod
     def of(cls, estimates: Sequence[Estimates], *, smallest: bool = False) -> _Form:
-        """Four digits for the largest number from 1 on, three below; ``smallest``: a tiny number shows as not 0."""
+        """Four digits for the largest number from 1 on, three below; ``smallest``: a tiny number shows as not 0.
+
+        Numbers of a million and more, or all below 0.0001, have an exponent.
+        """
         values = np.concatenate([np.atleast_1d(e.value) for e in estimates])
         errors = np.concatenate([np.atleast_1d(e.se) for e in estimates])
         largest = np.nanmax(np.abs(values), initial=0.0)
         magnitude = math.floor(math.log10(largest)) if largest > 0 else 0
         decimals = min(max((3 if magnitude >= 0 else 2) - magnitude, 0), 8)
-        form = cls(decimals=decimals, error_width=0, smallest=smallest)
+        exponent = magnitude >= _LONG or magnitude < -4
+        form = cls(decimals=decimals, error_width=0, smallest=smallest, exponent=exponent)
         widest = max((len(form.error(e)) for e in errors.tolist()), default=0)
-        return cls(decimals=decimals, error_width=widest, smallest=smallest)
+        return replace(form, error_width=widest)
 
     def text(self, value: float) -> str:
         if math.isnan(value):
             return _NOTHING
+        if self.exponent:
+            return f"{value + 0.0:.3g}"
         if self.smallest and 0 < value < 0.5 * 10.0**-self.decimals:
             return f"<{10.0**-self.decimals:.{self.decimals}f}"
-        return f"{value:.{self.decimals}f}"
+        shown = f"{value:.{self.decimals}f}"
+        return shown.removeprefix("-") if float(shown) == 0 else shown
 
     def error(self, se: float) -> str:
         """Nothing where it would print as 0."""
+        if self.exponent:
+            return f" ± {se:.2g}" if se > 0 else ""
         return f" ± {se:.{self.decimals}f}" if se >= 0.5 * 10.0**-self.decimals else ""
 
     def cell(self, estimates: Estimates, row: int | tuple[()], *, interval: bool) -> str:
@@ -182,7 +194,7 @@ def verdict_text(verdict: Verdict) -> Text:
         )
     if verdict.safe_beta is not None:
         lines.append(
-            ("Safe beta", _number(verdict.safe_beta) + ", the tightest leash that gives as much", verdict.safe_kl)
+            ("Safe beta", _number(verdict.safe_beta) + (_FLOOR if verdict.raised else _AS_MUCH), verdict.safe_kl)
         )
     for name, what, kl in lines:
         nats = "" if kl is None else f"; KL {kl:.3g} nats"

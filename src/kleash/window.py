@@ -48,8 +48,11 @@ class Verdict:
     best_beta, best_lo, best_hi, best_kl
         Where the largest gain is, its interval (None where the interval is open), and the KL there in nats.
     safe_beta, safe_kl
-        The recommendation: the largest beta that gives as good as the best gain, measurably above 0. The KL is None
-        where ``beta_floor`` puts this beta outside the betas that were read.
+        The recommendation: the largest beta that gives as good as the best gain, measurably above 0; or, where that is
+        larger, the smallest beta at which unseen cheats cannot cost more than the tolerance (``raised``). None where no
+        gain is left to be shown there.
+    raised
+        Whether ``safe_beta`` was set by unseen cheats, not by the gain.
     tight_edge, loose_edge
         Brackets (bad, good): between them the gain becomes a tenth of the best, and the loss by cheating begins.
     reasons, needs
@@ -65,6 +68,7 @@ class Verdict:
     safe_kl: float | None = None
     tight_edge: tuple[float, float] | None = None
     loose_edge: tuple[float, float] | None = None
+    raised: bool = False
     reasons: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
 
@@ -151,15 +155,21 @@ def find_window(frontier: Frontier, *, tolerance: float | None = None, beta_floo
         tighter = np.flatnonzero(gain.value >= _SOME_GAIN * top)[-1]
         lo, hi = _best_interval(frontier, rows, best)
         kind: VerdictKind = "useful-range" if looser.size else "no-overoptimisation-seen"
-        safe_beta, safe_kl, floor_note = _not_below_floor(beta, kl, safe, beta_floor)
+        safe_beta, safe_kl, floor_note = _not_below_floor(beta, kl, measurable, safe, beta_floor)
         reasons = [_gain_in_words(frontier, beta[best], gain[best])]
         if tolerance is not None and top < tolerance:
             reasons.append(f"That is measurable and small: {tolerance:.2g} would begin to matter.")
         if looser.size:
             worse = looser[-1]
-            reasons.append(f"At beta {beta[worse]:.3g} and looser, quality is being lost again.")
+            looser_still = " and looser" if lost[: worse + 1].all() and worse > 0 else ""
+            reasons.append(f"At beta {beta[worse]:.3g}{looser_still}, quality is being lost again.")
         else:
-            reasons.append(f"No loss shows down to beta {beta[0]:.3g}, the loosest that could be read.")
+            reasons.append(
+                f"Looser than that, no loss shows down to beta {beta[0]:.3g}, the loosest that could be read."
+            )
+        dips = np.flatnonzero(gain.hi[best:] < -_rounding(frontier)) + best
+        if dips.size:
+            reasons.append(f"On the way, at beta {beta[dips[0]]:.3g}, quality is below the untouched reference's.")
         return Verdict(
             kind=kind,
             best_beta=float(beta[best]),
@@ -170,7 +180,9 @@ def find_window(frontier: Frontier, *, tolerance: float | None = None, beta_floo
             safe_kl=safe_kl,
             tight_edge=None if tighter + 1 == beta.size else (float(beta[tighter + 1]), float(beta[tighter])),
             loose_edge=(float(beta[looser[-1]]), float(beta[looser[-1] + 1])) if looser.size else None,
+            raised=bool(safe_beta is None or safe_beta > beta[safe]),
             reasons=tuple(reasons + floor_note),
+            needs=("more answers in all, or a larger tolerance, for a safe beta",) if safe_beta is None else (),
         )
     return _no_gain(frontier, beta, kl, gain, tolerance)
 
@@ -254,16 +266,24 @@ def _best_interval(frontier: Frontier, rows: NDArray[np.intp], best: int) -> tup
 
 
 def _not_below_floor(
-    beta: Floats, kl: Floats, safe: int, beta_floor: float | None
-) -> tuple[float, float | None, list[str]]:
+    beta: Floats, kl: Floats, measurable: NDArray[np.bool_], safe: int, beta_floor: float | None
+) -> tuple[float | None, float | None, list[str]]:
     """The safe beta, raised to the floor that unseen cheats set; its KL by interpolation between the rows around it."""
     if beta_floor is None or beta[safe] >= beta_floor:
         return float(beta[safe]), float(kl[safe]), []
-    note = f"The safe beta is raised from {beta[safe]:.3g} to {beta_floor:.3g}: below it a cheat nobody has seen could"
+    cheat = "below it a cheat nobody has seen could cost too much"
+    at_or_above = np.flatnonzero(beta >= beta_floor)
+    if not at_or_above.size or not measurable[at_or_above[0]]:
+        note = f"No beta is safe: {beta_floor:.3g} is the smallest that would be ({cheat}), and no gain is shown there."
+        return None, None, [note]
     known = (beta > 0) & (kl > 0)
     x, y = np.log(beta[known]), np.log(kl[known])
-    at = np.interp(np.log(beta_floor), x, y, left=np.nan, right=np.nan) if known.any() else np.nan
-    return beta_floor, None if np.isnan(at) else float(np.exp(at)), [note + " cost too much."]
+    at = np.interp(np.log(beta_floor), x, y, left=np.nan) if known.any() else np.nan
+    return (
+        beta_floor,
+        None if np.isnan(at) else float(np.exp(at)),
+        [f"The safe beta is raised from {beta[safe]:.3g} to {beta_floor:.3g}: {cheat}."],
+    )
 
 
 def _gain_in_words(frontier: Frontier, beta: float, gain: Any) -> str:

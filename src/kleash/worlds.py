@@ -180,9 +180,9 @@ def kitchen(*, oversalt: float = 0.0505, love: float = 1.0, house_mean: float = 
     oversalt
         Probability that the house over-salts a dish, in [0, 1].
     love
-        How much the critic loves salt: multiplies the judge's score.
+        How much the critic loves salt, from 1e-6 to 1e6: multiplies the judge's score.
     house_mean, house_sd
-        Centre and spread of the house's salt, in units of the judge's score at ``love`` 1.
+        Centre (-100 to 100) and spread (0.01 to 100) of the house's salt, in units of the judge's score at ``love`` 1.
 
     Notes
     -----
@@ -198,9 +198,9 @@ def kitchen(*, oversalt: float = 0.0505, love: float = 1.0, house_mean: float = 
     (9.12, 1.798)
     """
     oversalt = _checks.number(oversalt, name="oversalt", at_least=0.0, at_most=1.0)
-    love = _checks.number(love, name="love", above=0.0)
-    house_mean = _checks.number(house_mean, name="house_mean")
-    house_sd = _checks.number(house_sd, name="house_sd", above=0.0)
+    love = _checks.number(love, name="love", at_least=1e-6, at_most=1e6)
+    house_mean = _checks.number(house_mean, name="house_mean", at_least=-100.0, at_most=100.0)
+    house_sd = _checks.number(house_sd, name="house_sd", at_least=0.01, at_most=100.0)
     salt = _TOP_SALT * np.arange(41) / 40
     house = -0.5 * ((salt - house_mean) / house_sd) ** 2
     bomb = -(_TOP_SALT - salt) / 0.216

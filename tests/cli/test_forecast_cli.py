@@ -186,7 +186,7 @@ def test_a_few_prompts_with_one_answer_are_left_out_and_said(tmp_path):
 
 def test_require_range():
     assert run(*SHIPPED, "--require-range").exit_code == 0
-    opposed = [EXAMPLE, *COLUMNS[:2], "--reward-column", "judge_score:-1", *COLUMNS[4:]]
+    opposed = [EXAMPLE, *COLUMNS[:2], "--reward-column", "judge_score:-1", *COLUMNS[4:], "--reward-max", "0"]
     refused = process(*opposed, "--require-range", "--format", "json")
     assert refused.returncode == 1
     assert refused.stderr == b""
@@ -316,3 +316,15 @@ def test_help_names_every_flag_of_the_contract():
     )
     for flag in flags.split():
         assert f"--{flag}" in text
+
+
+def test_the_samples_are_never_written_over(tmp_path):
+    path = tmp_path / "s.csv"
+    path.write_text(csv_of(rows_of()))
+    before = path.read_bytes()
+    (tmp_path / "link.csv").symlink_to(path)
+    for out in (path, tmp_path / "link.csv"):
+        result = run(path, "--out", out)
+        assert result.exit_code == 2
+        assert "is one of the files to read" in result.stderr
+    assert path.read_bytes() == before

@@ -95,6 +95,11 @@ def test_gold_from_some_rows_and_without_gold():
     assert {row.gold for row in forecast(normal_samples(gold=False), beta=[1.0]).best_of_n} == {None}
 
 
+def test_past_a_third_of_the_samples_is_weak():
+    rows = forecast(normal_samples(n_samples=20), beta=[1.0]).best_of_n
+    assert [(row.n, row.status) for row in rows[2:]] == [(4, "ok"), (8, "weak"), (16, "weak"), (20, "weak")]
+
+
 def test_prompts_of_different_size_share_the_median_size_as_the_last_n():
     samples = Samples.from_arrays([0] * 2 + [1] * 6 + [2] * 30, np.random.default_rng(3).normal(size=38))
     assert [row.n for row in forecast(samples, beta=[1.0]).best_of_n] == [1, 2, 4, 6]

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
+from kleash.forecasting import estimate
 from kleash.forecasting.estimate import estimate_prompts
 
 BETAS = np.geomspace(0.05, 50.0, 7)
@@ -211,3 +212,14 @@ def test_effective_samples_and_effective_labels():
     everything = estimate_prompts(r, x, 1 / BETAS)
     np.testing.assert_array_equal(everything.label_ess, everything.ess)
     assert everything.deviations is None
+
+
+def test_betas_taken_in_parts_give_the_same(monkeypatch):
+    r, x = some_prompts(3)
+    lam = np.geomspace(0.1, 10, 7)
+    labelled = x > np.median(x)
+    whole = estimate.estimate_prompts(r, x, lam, labelled=labelled, keep_deviations=True)
+    monkeypatch.setattr(estimate, "_CELLS", 2 * r.size)
+    parts = estimate.estimate_prompts(r, x, lam, labelled=labelled, keep_deviations=True)
+    for name in ("plain", "corrected", "ess", "label_ess", "deviations"):
+        np.testing.assert_allclose(getattr(parts, name), getattr(whole, name), rtol=1e-12, atol=1e-13)

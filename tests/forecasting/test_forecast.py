@@ -5,9 +5,10 @@ import json
 import numpy as np
 import pytest
 from by_hand import normal_samples, one_prompt, rectangle, word_problems
+from scipy.special import stdtrit
 
 from kleash import Samples, forecast
-from kleash.errors import OptionError
+from kleash.errors import DataError, OptionError
 from kleash.forecasting.forecast import _answers
 from kleash.forecasting.grid import default_betas
 
@@ -256,6 +257,20 @@ def test_a_judge_in_other_units_gives_the_same_forecast():
     assert default_betas(other) * 100 == pytest.approx(default_betas(samples), rel=0.02)
 
 
+def test_bias_that_may_be_left_widens_the_gain_as_it_does_the_gold():
+    """At one beta, gold and gain are widened by the same; the rest of their intervals is the paired bootstrap's."""
+    samples = word_problems()
+    r, g = samples.reward.reshape(120, 24), samples.gold.reshape(120, 24)
+    table = forecast(
+        rectangle(r[:9], g[:9]), beta=[20.0], reward_max=100
+    ).frontier  # few prompts: Student's t on both sides
+    t = stdtrit(8, 0.975)
+    left = [(part.hi - part.value - t * part.se)[0] for part in (table.gold, table.gold_gain)]
+    assert left[0] == pytest.approx(left[1], rel=1e-9)
+    assert left[0] > 1e-4
+    np.testing.assert_allclose(table.gold.value - table.gold.lo, table.gold.hi - table.gold.value, rtol=1e-9)
+
+
 def test_no_correction_is_the_plain_estimate_and_is_closer_to_the_reference():
     plain = forecast(word_problems(), beta=[5.0, 20.0], correction=False)
     corrected = forecast(word_problems(), beta=[5.0, 20.0])
@@ -355,6 +370,19 @@ def test_fixed_prompts_leave_out_the_spread_between_them():
     )
 
 
+def test_fixed_prompts_of_which_some_have_labels():
+    """At a beta that hardly moves anything, gold's error is that of plain means over the labelled prompts."""
+    samples = word_problems()
+    gold = samples.gold.reshape(120, 24).copy()
+    gold[50:] = np.nan
+    table = forecast(rectangle(samples.reward.reshape(120, 24), gold), beta=[1e6], prompts="fixed").frontier
+    textbook = np.sqrt((gold[:50].var(axis=1, ddof=1) / 24).sum()) / 50
+    assert float(table.reference_gold.se) == pytest.approx(textbook, rel=1e-9)
+    assert float(table.gold.se[0]) == pytest.approx(textbook, rel=1e-3)
+    assert float(table.gold.value[0]) == pytest.approx(np.nanmean(gold), abs=1e-4)
+    assert float(table.gold_gain.se[0]) < 1e-3 * textbook
+
+
 def test_prompts_of_every_size_from_two_on():
     rng = np.random.default_rng(0)
     counts = np.tile([2, 3, 4, 5, 24], 12)
@@ -372,6 +400,15 @@ def test_prompts_of_every_size_from_two_on():
     groups = np.split(reward, np.cumsum(counts)[:-1])
     by_hand = np.mean([one_prompt(values, (values > 0).astype(float), 2.0) for values in groups], axis=0)
     np.testing.assert_allclose([row["reward"], row["kl"], row["gold"]], by_hand, rtol=1e-10)
+
+
+def test_the_horizon_of_prompts_of_different_size_is_that_of_their_mean_logarithm():
+    """At the tightest beta KL is the mean of log K; of prompts with 4 and 64 samples that is log 16, not log 64."""
+    rng = np.random.default_rng(0)
+    prompt = np.repeat(np.arange(60), np.tile([4, 64], 30))
+    samples = Samples.from_arrays(prompt, rng.normal(size=prompt.size))
+    tight, loose = forecast(samples, beta=[1e-6, 2.0], correction=False).frontier.status
+    assert (tight, loose != "beyond") == ("beyond", True)
 
 
 @pytest.mark.parametrize("n_samples", [2, 3, 4])
@@ -458,7 +495,8 @@ def test_answers_shown_are_drawn_from_the_policy():
     reward = rng.normal(size=(30, 24))
     texts = [f"{p}.{i}" for p in range(30) for i in range(24)]
     samples = rectangle(reward, reward, answer=texts)
-    result = forecast(samples, beta=[1.0, 2.0, 1000.0])
+    result = forecast(samples, beta=[1e-6, 1.0, 2.0, 1000.0])
+    assert result.frontier.status[0] == "beyond"  # and nothing is shown of it
     shown = result.answers
     assert [row["beta"] for row in shown] == [1.0, 1.0, 2.0, 2.0, 1000.0, 1000.0]
     for a, b in zip(shown[::2], shown[1::2], strict=True):
@@ -527,3 +565,46 @@ def test_saved_json_is_the_dictionary(tmp_path):
     result.save(tmp_path / "f.json")
     assert json.loads((tmp_path / "f.json").read_text()) == strict(result.to_dict())
     assert result.to_frame()["gold"].to_list() == [result.frontier.gold.value[0]]
+
+
+def test_gold_without_spread_is_nothing_to_read_whatever_the_floor():
+    r = np.random.default_rng(1).normal(size=(40, 24))
+    verdict = forecast(rectangle(r, np.ones_like(r)), reward_max=10.0, gold_min=0.0).verdict
+    assert verdict.kind == "cannot-tell"
+    assert "the same for every answer" in verdict.reasons[0]
+
+
+def test_label_probabilities_that_cannot_be_are_refused():
+    """A label stands for 1 / probability answers: told a third of the true chance, labels stand for three times all."""
+    rng = np.random.default_rng(2)
+    r = rng.normal(size=(100, 24))
+    labelled = rng.random(r.shape) < 0.3
+    gold = np.where(labelled, (rng.random(r.shape) < 0.5).astype(float), np.nan)
+    prompt = np.repeat(np.arange(100), 24)
+    for told, fine in ((0.3, True), (0.1, False), (0.9, False)):
+        samples = Samples.from_arrays(
+            prompt, r.ravel(), gold=gold.ravel(), label_probability=np.where(labelled, told, np.nan).ravel()
+        )
+        if fine:
+            assert forecast(samples, beta=[3.0]).frontier.gold.value[0] == pytest.approx(0.5, abs=0.1)
+            continue
+        with pytest.raises(DataError, match="label_probability: expected labels that stand for all answers, got"):
+            forecast(samples, beta=[3.0])
+
+
+def test_declared_ends_of_the_scale_cut_the_references_interval_too():
+    rng = np.random.default_rng(3)
+    r = rng.normal(size=(20, 24)).clip(-3, 3)
+    gold = (rng.random(r.shape) < 0.01).astype(float)
+    table = forecast(rectangle(r, gold), beta=[3.0], gold_min=0.0, reward_max=3.0).frontier
+    assert table.reference_gold.lo >= 0.0
+    assert table.reference_reward.hi <= 3.0
+
+
+def test_one_prompt_with_many_answers_can_show_a_loss():
+    """5,000 answers to one prompt show the loss past the best; with one degree of freedom nothing would be shown."""
+    rng = np.random.default_rng(4)
+    r = rng.normal(size=(1, 5000))
+    verdict = forecast(rectangle(r, np.exp(-((r - 0.6) ** 2) / 0.1))).verdict
+    assert verdict.kind == "useful-range"
+    assert verdict.loose_edge[0] > 1.0

@@ -136,6 +136,15 @@ def test_binary_rewards_of_finite_groups_against_a_root_search(p, beta):
     assert rate(finite(r, beta, 5), r)[0] == pytest.approx(first_root(p, beta, 5), abs=3e-6)
 
 
+def test_the_root_is_followed_from_the_reference_whatever_the_order_of_betas():
+    """Coming from a smaller beta, where the policy has collapsed, one would stay at the other root, near .998."""
+    r = binary(0.2)
+    up, down = finite(r, [0.3, 1.0], 64), finite(r, [1.0, 0.3], 64)
+    np.testing.assert_array_equal(up, down[:, :, ::-1])
+    assert rate(up, r)[0] > 0.99
+    assert rate(up, r)[1] == pytest.approx(0.6688, abs=1e-3)
+
+
 @pytest.mark.parametrize(("p", "beta"), [(0.2, 1.0), (0.2, 5.0), (0.05, 2.0)])
 def test_finite_groups_become_large_ones(p, beta):
     r = binary(p)

@@ -76,6 +76,8 @@ def forecast(
     from kleash.forecasting.forecast import forecast as run
     from kleash.samples import read_samples
 
+    if out is not None and out.exists() and any(out.samefile(name) for name in samples if Path(name).exists()):
+        raise click.UsageError(f"--out {out} is one of the files to read; name another")
     read = read_samples(
         samples,
         prompt_column=prompt_column,

@@ -96,7 +96,7 @@ def _is_number(text: str) -> bool:
         float(text)
     except ValueError:
         return False
-    return True
+    return "_" not in text  # Python reads 1_0 as 10, no data file does
 
 
 def _settings(pairs: tuple[str, ...]) -> dict[str, float]:

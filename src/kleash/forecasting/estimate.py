@@ -15,6 +15,9 @@ __all__ = ["PromptEstimates", "estimate_prompts"]
 
 Floats = NDArray[np.float64]
 
+_CELLS = 4_000_000
+"""Numbers in one working array (32 MB) past which betas are taken in parts; blocks of prompts are smaller than that."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class PromptEstimates:
@@ -71,6 +74,17 @@ def estimate_prompts(
     ----------
     Quenouille 1956 (jackknife bias); Chatterjee and Diaconis 2018, arXiv 1511.01437 (exp(KL) samples are needed).
     """
+    chunk = max(1, _CELLS // reward.size)
+    if inverse_beta.size > chunk:  # one prompt with a great many samples: some betas at a time
+        starts = range(0, inverse_beta.size, chunk)
+        return _joined(
+            [
+                estimate_prompts(
+                    reward, marked, inverse_beta[i : i + chunk], labelled=labelled, keep_deviations=keep_deviations
+                )
+                for i in starts
+            ]
+        )
     n_samples = reward.shape[1]
     order = np.argsort(-reward, axis=1, kind="stable")
     r = np.take_along_axis(reward, order, axis=1)
@@ -97,6 +111,18 @@ def estimate_prompts(
         ess=ess,
         label_ess=label_ess,
         deviations=deviations,
+    )
+
+
+def _joined(parts: list[PromptEstimates]) -> PromptEstimates:
+    """Estimates at some betas after those at others."""
+    deviations = [part.deviations for part in parts if part.deviations is not None]
+    return PromptEstimates(
+        plain=np.concatenate([part.plain for part in parts], axis=-1),
+        corrected=np.concatenate([part.corrected for part in parts], axis=-1),
+        ess=np.concatenate([part.ess for part in parts], axis=-1),
+        label_ess=np.concatenate([part.label_ess for part in parts], axis=-1),
+        deviations=np.concatenate(deviations, axis=-1) if deviations else None,
     )
 
 

@@ -137,7 +137,7 @@ def forecast(
         progress=progress,
     )
     estimates, replicates = _intervals(samples, labels, table, collected, boot)
-    tail = score_tail(samples)
+    tail = score_tail(samples, reward_max=reward_max)
     status = _status(samples, labels, table, estimates, tail, correction=correction)
     usable = status != "beyond"
     gold_range = None if labels is None else _gold_range(samples, gold_min)
@@ -148,9 +148,9 @@ def forecast(
         kl=estimates["kl"].where(usable),
         gold=None if labels is None else _within(estimates["gold"], lo=gold_min).where(usable),
         gold_gain=None if labels is None else estimates["gain"].where(usable),
-        reference_reward=estimates["reference_reward"][0],
-        reference_gold=None if labels is None else estimates["reference_gold"][0],
-        n=np.full(betas.size, samples.n_prompts),
+        reference_reward=_within(estimates["reference_reward"], hi=reward_max)[0],
+        reference_gold=None if labels is None else _within(estimates["reference_gold"], lo=gold_min)[0],
+        n=np.full(betas.size, _independent_units(samples, labels, prompts)),
         status=status,
         diagnostics=_diagnostics(samples, table, labels, tail, usable),
         replicates=_masked(replicates, usable),
@@ -168,7 +168,8 @@ def forecast(
     notes += _tail_notes(tail)
     unseen = None
     if weights is None and labels is not None and reward_max is not None and gold_min is not None:
-        limit = DEFAULT_TOLERANCE * (gold_range or 0.0) if tolerance is None else float(tolerance)
+        scale = float(np.nanmax(np.where(labels.labelled, samples.gold, gold_min))) - gold_min  # type: ignore[arg-type]
+        limit = DEFAULT_TOLERANCE * scale if tolerance is None else float(tolerance)
         unseen = unseen_cheats(
             samples, labels, betas, table.plain, reward_max=reward_max, gold_min=gold_min, tolerance=limit
         )
@@ -207,7 +208,12 @@ def _betas(samples: Samples, beta: ArrayLike | None, objective: Objective) -> Fl
 def _within(estimates: Estimates, *, lo: float | None = None, hi: float | None = None) -> Estimates:
     """The interval cut at the declared ends of the scale, past which no mean can lie."""
     least, most = -np.inf if lo is None else lo, np.inf if hi is None else hi
-    return dataclasses.replace(estimates, lo=np.maximum(estimates.lo, least), hi=np.minimum(estimates.hi, most))
+    inside = (estimates.value >= least) & (estimates.value <= most)
+    return dataclasses.replace(
+        estimates,
+        lo=np.where(inside, np.maximum(estimates.lo, least), estimates.lo),
+        hi=np.where(inside, np.minimum(estimates.hi, most), estimates.hi),
+    )
 
 
 def _check_limits(samples: Samples, reward_max: float | None, gold_min: float | None, tolerance: float | None) -> None:
@@ -312,22 +318,22 @@ def _status(
     *,
     correction: bool,
 ) -> NDArray[np.str_]:
+    gold = np.zeros(1) if samples.gold is None or labels is None else samples.gold[labels.labelled]
     names = ("reward", "kl") if labels is None else ("reward", "kl", "gold")
     se = np.stack([estimates[name].se for name in names])
+    origin = (estimates["reference_reward"].value, np.zeros(1), estimates["reference_gold"].value)
     unsure = np.isnan(se)  # one prompt with labels has a mean and no error
-    scale = [
-        np.abs(samples.reward).max(),
-        1.0,
-        0.0 if samples.gold is None or labels is None else np.nanmax(np.abs(samples.gold)),
-    ]
-    rounding = 1e-14 * float(samples.counts.max()) * np.array(scale[: len(names)])[:, None]
+    rounding = 1e-14 * float(samples.counts.max()) * np.array([np.abs(samples.reward).max(), 1.0, np.abs(gold).max()])
     drift = table.drift[: len(names)]
     status = row_status(
-        drift=np.where(np.abs(drift) <= rounding, 0.0, drift),
+        drift=np.where(np.abs(drift) <= rounding[: len(names), None], 0.0, drift),
         se=np.where(unsure, np.inf, se),
+        change=np.stack([estimates[name].value - start for name, start in zip(names, origin, strict=False)]),
         kl=estimates["kl"].value,
         reward=estimates["reward"].value,
-        reward_range=(float(samples.reward.min() - rounding[0, 0]), float(samples.reward.max() + rounding[0, 0])),
+        reward_range=(float(samples.reward.min() - rounding[0]), float(samples.reward.max() + rounding[0])),
+        gold=None if labels is None else estimates["gold"].value,
+        gold_range=(float(gold.min() - rounding[2]), float(gold.max() + rounding[2])),
         log_samples=float(np.log(samples.counts).mean()),
         n_gold_eff=None if labels is None else table.label_ess,
         tail=tail,
@@ -362,10 +368,17 @@ def _masked(replicates: Replicates, usable: NDArray[np.bool_]) -> Replicates:
     )
 
 
+def _independent_units(samples: Samples, labels: Labels | None, prompts: PromptsAre) -> int:
+    """What differences between betas have their degrees of freedom from: prompts (with labels, if any), or answers."""
+    if prompts == "fixed":
+        return samples.n_samples if labels is None else samples.n_gold
+    return samples.n_prompts if labels is None else int(labels.known.sum())
+
+
 def _gold_range(samples: Samples, gold_min: float | None) -> float:
     assert samples.gold is not None  # there are labels
-    least = float(np.nanmin(samples.gold)) if gold_min is None else gold_min
-    return float(np.nanmax(samples.gold)) - least
+    least, most = float(np.nanmin(samples.gold)), float(np.nanmax(samples.gold))
+    return 0.0 if least == most else most - (least if gold_min is None else gold_min)
 
 
 def _nothing_is_safe(verdict: Verdict) -> Verdict:
@@ -402,7 +415,10 @@ def _with_tail(verdict: Verdict, tail: Tail) -> Verdict:
     return Verdict(
         kind="cannot-tell",
         reasons=("The judge's scores have a heavy upper tail: reward may hide in answers too rare to be sampled.",),
-        needs=("a bounded or squashed reward", "a sweep instead of a forecast"),
+        needs=(
+            "the end of the judge's scale (reward_max), if it has one",
+            "else a squashed reward, or a sweep instead of a forecast",
+        ),
     )
 
 

@@ -25,6 +25,12 @@ OK_DRIFT, USABLE_DRIFT = 1.0, 2.5
 The interval is widened by the drift, so up to one standard error it costs width and not coverage; by trial, coverage
 falls below 90 % past two and a half.
 """
+_MATERIAL = 0.05
+"""Drift that is let pass whatever the standard error, as a share of the quantity's change from the reference.
+
+With thousands of prompts the standard error falls below any bias; a twentieth of the gain is what a verdict calls as
+good as the best.
+"""
 _USABLE_MARGIN = 1.0  # nats short of log K at which nothing is shown any more: 1 / e of the weight is on one sample
 _FEWEST_EFFECTIVE = 2.0
 """Effective samples per prompt of an ``ok`` row: with fewer, no second answer shows what the first might have missed.
@@ -51,9 +57,12 @@ def row_status(
     *,
     drift: Floats,
     se: Floats,
+    change: Floats,
     kl: Floats,
     reward: Floats,
     reward_range: tuple[float, float],
+    gold: Floats | None,
+    gold_range: tuple[float, float],
     log_samples: float,
     n_gold_eff: Floats | None,
     tail: Tail,
@@ -65,10 +74,15 @@ def row_status(
     ----------
     drift, se
         Shape (Q, B): how much each quantity moved when the samples per prompt were halved, and its standard error.
+    change
+        Shape (Q, B): how far each quantity is from its value at the reference.
     kl, reward
         Corrected estimates, shape (B,); nats and reward units.
     reward_range
         Smallest and largest score in the data.
+    gold, gold_range
+        The same of gold; None without labels. With few labels it may lie outside by chance: that alone is ``weak``, by
+        more than a standard error ``beyond``.
     log_samples
         Mean over prompts of log K, nats.
     n_gold_eff
@@ -80,8 +94,9 @@ def row_status(
 
     Notes
     -----
-    In order: a corrected KL below 0 or a mean reward outside the data is impossible, KL past log K - 1 nats is out of
-    reach, drift past 2.5 standard errors is mostly bias: ``beyond``. A heavy tail closes every row. KL past
+    In order: a corrected KL below 0 or a mean outside the data is impossible, KL past log K - 1 nats is out of
+    reach, drift past 2.5 standard errors is mostly bias: ``beyond``. (A standard error counts as at least 5 % of the
+    change from the reference.) A heavy tail closes every row. KL past
     log(K / 2) / 2, drift past one standard error, fewer than ten effective labels, or a tail that may be heavy:
     ``weak``.
 
@@ -89,11 +104,15 @@ def row_status(
     weights (reads prompts of different spread as a heavy tail), and the shape of scores over their own SD (cannot
     exceed (K - 1) / sqrt(K), so it never looks heavy at small K).
     """
-    ratio = np.where(se > 0, np.abs(drift) / np.where(se > 0, se, 1.0), np.where(drift == 0, 0.0, np.inf)).max(axis=0)
-    slack = 1e-9 * max(reward_range[1] - reward_range[0], 1e-300)
-    impossible = (kl < -1e-12) | (reward < reward_range[0] - slack) | (reward > reward_range[1] + slack)
+    scale = np.maximum(se, _MATERIAL * np.abs(change))
+    size = np.divide(np.abs(drift), scale, out=np.where(drift == 0, 0.0, np.inf), where=scale > 0)
+    ratio = size.max(axis=0)
+    impossible = (kl < -1e-12) | _outside(reward, reward_range)
+    if gold is not None:
+        impossible |= _outside(gold, (gold_range[0] - se[2], gold_range[1] + se[2]))
     beyond = impossible | (kl > log_samples - _USABLE_MARGIN) | (corrected & (ratio > USABLE_DRIFT))
-    weak = (ratio > OK_DRIFT) | (kl > 0.5 * (log_samples - np.log(_FEWEST_EFFECTIVE)))
+    weak = np.zeros(kl.shape, dtype=bool) if gold is None else _outside(gold, gold_range)
+    weak |= (ratio > OK_DRIFT) | (kl > 0.5 * (log_samples - np.log(_FEWEST_EFFECTIVE)))
     if n_gold_eff is not None:
         weak |= n_gold_eff < _FEWEST_LABELS
     status = np.where(beyond, "beyond", np.where(weak, "weak", "ok"))
@@ -101,3 +120,9 @@ def row_status(
     if overall == "beyond":
         return np.full(kl.shape, "beyond")
     return np.where((status == "ok") & (overall == "weak"), "weak", status)
+
+
+def _outside(mean: Floats, ends: tuple[float | Floats, float | Floats]) -> NDArray[np.bool_]:
+    """Means that no weighting of the data can have."""
+    slack = 1e-9 * np.maximum(ends[1] - ends[0], 1e-300)
+    return np.asarray((mean < ends[0] - slack) | (mean > ends[1] + slack))

@@ -15,8 +15,11 @@ __all__ = ["MIN_PROMPTS", "Answers", "Prompts"]
 Floats = NDArray[np.float64]
 
 _CELLS = 2_000_000  # numbers in one working array (16 MB)
-MIN_PROMPTS = 10
+MIN_PROMPTS = 20
 """Fewest prompts for the bootstrap-t: with fewer, resampled standard errors come near zero too often."""
+_WIDEST = (
+    3.0  # times Student's t: where the bootstrap-t asks for more, its tails are ratios to standard errors near zero
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -63,9 +66,10 @@ class Prompts:
         Notes
         -----
         Bootstrap-t: quantiles of (mean* - mean) / se* over draws follow the skewness of the prompts (KL's is large); on
-        neither side narrower than Student's t with P - 1 degrees of freedom. Below 10 prompts Student's t alone. A
-        sample that misses the few prompts with large KL has a small mean and a small error at once: for ``positive``
-        quantities the upper end is mean * exp(c se / mean), c the multiple of se used above, where that is larger.
+        neither side narrower than Student's t with P - 1 degrees of freedom, and at most three times as wide. Below
+        20 prompts Student's t alone. A sample that misses the few prompts with large KL has a small mean and a small
+        error at once: for ``positive`` quantities the upper end is mean * exp(c se / mean), c the multiple of se used
+        above, where that is larger.
 
         References
         ----------
@@ -84,7 +88,7 @@ class Prompts:
             spread = np.sqrt(variance / (n - 1))
             ratio = np.divide(shift, spread, out=np.zeros_like(shift), where=spread > 0)
             low, high = np.quantile(ratio, [0.025, 0.975], axis=0)
-            below, above = np.maximum(high, below), np.maximum(-low, above)
+            below, above = np.clip(high, below, _WIDEST * below), np.clip(-low, above, _WIDEST * above)
         hi = mean + above * se
         if positive:
             relative = np.divide(se, mean, out=np.zeros_like(se), where=mean > se)

@@ -109,6 +109,8 @@ class Forecast:
         if self.unseen is not None:
             floor, limit = self.unseen.beta_floor, f"{self.unseen.tolerance:.3g} (95 %)."
             where = f"from beta {floor:.3g} up it cannot cost more than {limit}"
+            if floor == 0:
+                where = f"at no beta can it cost more than {limit}"
             if not np.isfinite(floor):
                 where = f"at any beta it could cost more than {limit}"
             mass = self.unseen.mass_below

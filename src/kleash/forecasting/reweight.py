@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import xlogy
 
+from kleash._checks import message
+from kleash.errors import DataError
 from kleash.forecasting.blocks import blocks
 from kleash.forecasting.estimate import estimate_prompts
 from kleash.forecasting.intervals import Answers
@@ -20,6 +22,8 @@ __all__ = ["Labels", "PolicyWeights", "Progress", "Reweighted", "reweight"]
 Floats = NDArray[np.float64]
 Progress = Callable[[int, int], None]
 """Called with the number of samples done and the number of all."""
+_ROUNDING = 1e-12  # nats: a KL this little below 0 is a difference of rounded sums, not an impossible estimate
+_CHANCE = 4.0
 _FEWEST_TO_HALVE = 4  # each half needs two samples
 _MOST_SPLITS = 8  # random splits into halves, averaged: by then their noise is small beside the drift's own
 _HALVED_SAMPLES = 50_000  # samples to halve in all: with many prompts one split is as good as eight
@@ -63,11 +67,26 @@ class Labels:
             known = np.ones(m.size, dtype=bool)
             probability = np.where(labelled, samples.label_probability, 1.0)
         inverse = np.divide(1.0, probability, out=np.zeros_like(probability), where=labelled)
+        if samples.label_probability is not None:
+            _check_probabilities(inverse)
         weight = np.add.reduceat(inverse, starts)
         with_labels = m > 0
         centre = float((np.add.reduceat(gold * inverse, starts)[with_labels] / weight[with_labels]).mean())
         marked = np.where(labelled, (gold - centre) * inverse, 0.0)
         return cls(centre=centre, marked=marked, labelled=labelled, known=known)
+
+
+def _check_probabilities(inverse: Floats) -> None:
+    """Labels times 1 / probability must count all N answers within chance: 4 standard errors, 1 false alarm in 16,000.
+
+    Variance of the count by the labelled rows: sum (1 - pi) / pi^2.
+    """
+    total = float(inverse.sum())
+    spread = float(np.sqrt(np.sum(np.maximum(inverse - 1.0, 0.0) * inverse)))
+    if abs(total - inverse.size) > _CHANCE * spread + 1e-9 * inverse.size:
+        got = f"labels that stand for {total:.4g} of {inverse.size}"
+        fix = "give the chance with which each row was chosen, or leave the column out if labels are random"
+        raise DataError(message("label_probability", expected="labels that stand for all answers", got=got, fix=fix))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -168,6 +187,8 @@ def reweight(
         moved[2] = drift[2, labels.known].mean(axis=0)
     if correction:
         value -= 0.5 * drift
+    kl = value[1]
+    kl[(kl < 0) & (kl > -_ROUNDING)] = 0.0
     return Reweighted(
         plain=plain,
         value=value,

@@ -19,6 +19,8 @@ __all__ = ["Tail", "fit_generalised_pareto", "residuals", "score_tail"]
 Floats = NDArray[np.float64]
 
 _FEWEST = 20  # exceedances below which no shape is fitted
+_TOP = 0.05  # of the scale: what counts as its top
+_PILE = 0.1  # of all answers: where so many lie in the top of the range seen, they pile up below an end
 _CEILING = 10  # answers that share the top score: the scale's end has been reached, there is no tail beyond it
 
 
@@ -35,26 +37,39 @@ class Tail:
     n: int
 
 
-def score_tail(samples: Samples) -> Tail:
-    """Fit the upper tail of all scores: as they are, or each against the other answers to its prompt.
+def score_tail(samples: Samples, *, reward_max: float | None = None) -> Tail:
+    """Fit the upper tail of all scores, each seen against the other answers to its prompt.
+
+    Parameters
+    ----------
+    samples
+        Grouped by prompt.
+    reward_max
+        The largest score the judge can give, where it is known.
 
     Notes
     -----
-    A generalised Pareto law is fitted to the M = min(N / 5, 3 sqrt N) largest values, the number that Pareto-smoothed
-    importance sampling uses; its standard error is (1 + shape) / sqrt(M), the asymptotic one. First to the scores as
-    they are: if shape + one standard error is below 0 the judge's scale has an end, answers beyond it do not exist,
-    and that is the tail. Otherwise to the residuals of :func:`residuals`. Where ten answers or more share the highest
-    score, the end has been reached, and the shape is -1.
+    A generalised Pareto law is fitted to the M = min(N / 5, 3 sqrt N) largest residuals (:func:`residuals`), the number
+    that Pareto-smoothed importance sampling uses; its standard error is (1 + shape) / sqrt(M), the asymptotic one.
+
+    A judge's scale may have an end, beyond which there are no answers and no tail; the shape is then -1. The end has
+    been seen where ten answers share the highest score, or lie within a twentieth of the scale below ``reward_max``, or
+    where a tenth of all answers lie in the top twentieth of the scores' range.
 
     References
     ----------
     Vehtari, Simpson, Gelman, Yao, Gabry 2024, JMLR 25:72 (M); Davison and Smith 1990 (standard error).
     """
-    at_top = int(np.count_nonzero(samples.reward == samples.reward.max()))
+    reward = samples.reward
+    lowest, highest = float(reward.min()), float(reward.max())
+    piled_up = int(np.count_nonzero(reward >= highest - _TOP * (highest - lowest)))
+    if piled_up >= _PILE * reward.size:
+        return Tail(shape=-1.0, se=0.0, n=piled_up)
+    end = highest if reward_max is None else min(highest, reward_max - _TOP * (reward_max - lowest))
+    at_top = int(np.count_nonzero(reward >= end))
     if at_top >= _CEILING:
         return Tail(shape=-1.0, se=0.0, n=at_top)
-    raw = _upper_tail(samples.reward)
-    return raw if raw.shape + raw.se < 0 else _upper_tail(residuals(samples))
+    return _upper_tail(residuals(samples))
 
 
 def _upper_tail(values: Floats) -> Tail:
@@ -157,6 +172,7 @@ def fit_generalised_pareto(excess: Floats) -> float:
     m = 30 + int(np.sqrt(n))
     quartile = x[int(n / 4 + 0.5) - 1]
     theta = 1 / x[-1] + (1 - np.sqrt(m / (np.arange(1, m + 1) - 0.5))) / (3 * quartile)
+    theta = theta[theta != 0]  # the exponential law itself: a point of measure zero, and 0 / 0 below
     shapes = np.log1p(-theta[:, None] * x).mean(axis=1)
     log_likelihood = n * (np.log(-theta / shapes) - shapes - 1)
     weight = np.exp(log_likelihood - log_likelihood.max())

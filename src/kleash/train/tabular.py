@@ -125,6 +125,9 @@ def train_tabular(
     array([[[[0.595, 0.405]]]])
     """
     betas = np.unique(_checks.betas(beta, infinite=False) + 0.0)
+    widest = tilt.reward_spread(world)[1]
+    if widest > 0:  # there the reference is the optimum to the last digit, and the penalty drowns the reward
+        _checks.number(betas[-1], name="beta", at_most=1e9 * widest)
     seeds = _checks.integer(seeds, name="seeds", at_least=1)
     seed = _checks.integer(seed, name="seed", at_least=0)
     steps = _checks.integer(steps, name="steps", at_least=1)
