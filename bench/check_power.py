@@ -4,8 +4,9 @@
     python bench/check_power.py --quick    60 and 5
 
 Healthy dumps are honest samples of simulated policies with exact log-probabilities (tests/audit/dumps.py): 64 to 4,096
-answers of mean length 5 to 500, light and heavy tails of the log ratio, scoring noise of 0, 0.01 or 0.05 nats, with and
-without steps, probes, padding, sampler log-probabilities and entropies. Same seed, same table.
+answers of mean length 5 to 500, light and heavy tails of the log ratio, scoring noise of 0, 0.01 or 0.05 nats on every
+logit of policy and reference (renormalised), with and without steps, probes, padding, entropies and the sampler's
+log-probabilities, some of a sampler that is some updates old. Same seed, same table.
 """
 
 from __future__ import annotations

@@ -402,3 +402,25 @@ def test_what_the_runs_say_about_each_estimator():
             assert end["k2_as_loss", beta] > row["optimum_p_target"] + 0.01
     assert end["k3_as_loss", 0.2] < at[0.2]["optimum_p_target"] - 0.1  # over-regularised here,
     assert end["k3_as_loss", 0.5] > at[0.5]["optimum_p_target"] + 0.1  # and under-regularised here
+
+
+def test_float32_deltas_neither_overflow_nor_lose_their_gradient():
+    """All that float32 can take the exponential of, on both sides, and on down to -709; past it the stated answer."""
+    delta = np.concatenate([np.linspace(-88.7, 88.7, 2001), [-709.0, 709.0]]).astype(np.float32)
+    for values in (k3(delta), derivative(delta, estimator="k3")):
+        assert values.dtype == np.float64
+        assert np.isfinite(values).all()
+    assert k3(np.float32(-800)) == math.inf
+    assert derivative(np.float32(-800), estimator="k3") == -math.inf
+    assert k3(np.float32(-800), clamp=(-20, 20)) == pytest.approx(math.expm1(20) - 20)
+
+
+def test_an_estimate_needs_answers_and_tokens_of_the_policy():
+    one = ([[-1.0]], [[-1.5]], [[1]])
+    for sampler in ("reference", "enumerated"):
+        with pytest.raises(OptionError, match="tokens that the policy drew"):
+            estimate(*one, spec=KLSpec(sampler=sampler))
+    assert "tokens from behavior" in str(estimate(*one, spec=KLSpec(sampler="behavior")))
+    for shape in ((0, 3), (3, 0)):
+        with pytest.raises(OptionError, match="at least one answer"):
+            estimate(np.zeros(shape), np.zeros(shape), np.zeros(shape), spec=KLSpec())

@@ -118,7 +118,7 @@ class Frontier:
     reference_reward, reference_gold
         :class:`Estimates` of shape () for the untouched reference.
     n
-        Independent units behind each row, shape (B,): prompts of a forecast (answers, where the prompts are fixed), seeds
+        Independent units behind each row, shape (B,): prompts of a forecast (answers, where prompts are fixed), seeds
         of a sweep, 0 for an exact table.
     status
         ``ok``, ``weak`` or ``beyond`` per row, shape (B,).

@@ -190,8 +190,9 @@ def k3(delta: ArrayLike, *, clamp: tuple[float, float] | None = None) -> Array:
 
     Returns
     -------
-    float64 array of the same shape. Where ``delta`` is below -709.78 the value is past the float64 range and is
-    infinity: no limit is put on it silently, pass ``clamp`` for that.
+    float64 array of the same shape: finite, with a finite derivative, for every float32 ``delta`` down to -709. That
+    covers all that float32 itself can take the exponential of (88.7). Below -709.78 the value is past the float64 range
+    and is infinity, and the derivative minus infinity: no limit is put on it silently, pass ``clamp`` for that.
 
     Notes
     -----
@@ -217,6 +218,7 @@ def k3(delta: ArrayLike, *, clamp: tuple[float, float] | None = None) -> Array:
 def derivative(delta: ArrayLike, *, estimator: Estimator, clamp: tuple[float, float] | None = None) -> Array:
     """How a token's term moves with its own ``logp``: 1, delta, and ``1 - exp(-delta)`` for k1, k2, k3.
 
+    Finite for k3 down to ``delta = -709``, minus infinity past -709.78, where ``exp(-delta)`` leaves float64.
     Under a clamp the derivative outside the limits is 0 (and finite): those tokens are not pulled back at all.
 
     Examples
@@ -357,6 +359,13 @@ def estimate(logp: ArrayLike, ref_logp: ArrayLike, mask: ArrayLike, *, spec: KLS
         Shape (N, T): log-probability of each sampled token under policy and reference, and which tokens count.
     spec
         Its estimator must be k1, k2 or k3, and its direction policy||reference: samples of the policy give no other.
+        With sampler ``behavior`` the number is what those tokens give, and no estimate of the policy's KL; samples of
+        the reference give none at all and are refused.
+
+    Raises
+    ------
+    OptionError
+        Another estimator, direction or sampler; no answer, or no active token to take a mean over.
 
     Examples
     --------
@@ -368,8 +377,13 @@ def estimate(logp: ArrayLike, ref_logp: ArrayLike, mask: ArrayLike, *, spec: KLS
         raise OptionError(
             _checks.message("spec", expected="k1, k2 or k3 of policy||reference", got=str(spec), fix="use full_kl")
         )
+    if spec.sampler not in ("policy", "behavior", "unknown"):
+        expected = "tokens that the policy drew (sampler policy, or behavior where it was an older one)"
+        raise OptionError(_checks.message("spec", expected=expected, got=spec.sampler, fix="sample from the policy"))
     p, q = np.asarray(logp, dtype=np.float64), np.asarray(ref_logp, dtype=np.float64)
     _checks.same_shape(logp=p, ref_logp=q)
+    if p.size == 0:
+        raise OptionError(_checks.message("logp", expected="at least one answer with a token", got=f"shape {p.shape}"))
     with np.errstate(invalid="ignore"):  # -inf on both sides under an inactive mask
         terms = {"k1": k1, "k2": k2, "k3": k3}[spec.estimator](p - q, clamp=spec.clamp)
     x, active = _masked(terms, mask)

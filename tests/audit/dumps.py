@@ -221,16 +221,18 @@ def healthy(rng):
     steps = [(None, 1.0), (0, 0.0), (10, 0.5), (20, 1.0)]
     steps = steps[:1] if rng.random() < 0.4 else steps[1:]
     sampler, entropic = rng.random() < 0.5, rng.random() < 0.5
+    stale = sampler and rng.random() < 0.3  # the engine's weights are some updates old
     parts = []
     for step, share in steps:
         model = pair.at(share)
         n = max(21, answers // len(steps))
-        drawn = sample(rng, model.policy, model.follow, n, longest=max(5, int(2 * length)))
-        chunk = scored(drawn, model)
+        law = log_softmax(model.policy + 0.1 * rng.normal(size=(M, V))) if stale else model.policy
+        drawn = sample(rng, law, model.follow, n, longest=max(5, int(2 * length)))
         size = int(drawn[0][-1])
         place = 1e-6 * rng.random(size)  # no two places of a real text share all digits, as two contexts here would
-        exact = {name: x - place for name, x in chunk.tokens.items()}
-        tokens = {name: rescored(rng, x, noise) for name, x in exact.items()}
+        exact = {name: x - place for name, x in scored(drawn, model, policy=law).tokens.items()}
+        tables = {"logp": model.policy, "ref_logp": model.reference}
+        tokens = {name: rescored(rng, table, drawn, noise) - place for name, table in tables.items()}
         if sampler:
             tokens["behavior_logp"] = exact["logp"]
         if entropic:
@@ -254,9 +256,16 @@ def healthy(rng):
     return (padded_dump(whole) if padded and length <= 100 else whole), tail, said
 
 
-def rescored(rng, logp, noise):
-    """As another kernel would score it: half of the noise between two scorings, on the token's logit."""
-    return logp + noise / np.sqrt(2) * -np.expm1(logp) * rng.normal(size=logp.size)
+def rescored(rng, table, drawn, noise, *, kernels=8):
+    """Drawn tokens as another kernel scores them: noise on every logit of the vocabulary, then renormalised.
+
+    At each position one of a few such kernels speaks. The noise of a normaliser is part of the noise, and makes
+    ``E[exp(-noise)]`` under the exact law exp(noise^2) and not exp(noise^2 / 2).
+    """
+    if not noise:
+        return table[drawn[1], drawn[2]]
+    off = log_softmax(table + noise * rng.normal(size=(kernels, M, V)))
+    return off[rng.integers(kernels, size=len(drawn[1])), drawn[1], drawn[2]]
 
 
 def whole_with_probe_column(chunk):
@@ -271,7 +280,7 @@ def probes(rng, pair, *, noise=0.0, like=None, texts=16, steps=(0, 10, 20), refe
         share = i / max(1, len(steps) - 1)
         table = pair.reference if references is None else references[i]
         chunk = scored(drawn, pair.at(share), reference=table)
-        tokens = {name: rescored(rng, x, noise) for name, x in chunk.tokens.items()}
+        tokens = {**chunk.tokens, "ref_logp": rescored(rng, table, drawn, noise)}
         numbers = {"step": np.full(texts, float(step))}
         labels = {"probe_id": [f"p{j}" for j in range(texts)]}
         for name in () if like is None else like.tokens:
@@ -430,8 +439,9 @@ def padding_filled_with_ones(rng, answers):
 
 
 def padding_of_zeros(rng, answers):
-    """Padding of zeros counted in an unmasked mean: KL per token is diluted."""
+    """Padding of zeros counted in an unmasked mean: KL per token is diluted. ``length`` tells zeros from certainty."""
     _, _, chunk = honest(rng, answers=answers)
+    chunk = changed(chunk, numbers={"length": np.diff(chunk.offsets)})
     return padded_dump(chunk, masked=False), padded_dump(chunk)
 
 
@@ -560,10 +570,13 @@ def resumed(rng, answers):
     for step, share in ((100, 0.6), (150, 0.8), (200, 1.0), (250, 1.05)):
         model = pair.at(share)
         drawn = sample(rng, model.policy, model.follow, max(8, answers // 4), longest=241)
-        numbers = {"step": np.full(max(8, answers // 4), float(step))}
-        parts.append(scored(drawn, model, numbers=numbers))
+        more = {
+            "numbers": {"step": np.full(max(8, answers // 4), float(step))},
+            "labels": {"prompt_id": np.arange(max(8, answers // 4)) // 8},
+        }
+        parts.append(scored(drawn, model, **more))
         wrong = pair.policy if step >= 200 else pair.reference
-        bad.append(scored(drawn, model, reference=wrong, numbers=numbers))
+        bad.append(scored(drawn, model, reference=wrong, **more))
     return joined(*bad), joined(*parts)
 
 

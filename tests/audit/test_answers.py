@@ -195,8 +195,8 @@ def test_declared_settings_are_checked():
 
 
 def test_scoring_noise_at_step_0_is_ok_and_beyond_it_is_not():
-    """Noise as large as is granted raises alarm in at most 1 of 25; 1.3 times as much in all of them."""
-    alarms = {0.05: 0, 0.065: 0}
+    """Noise as large as is granted (0.05 in each pass) raises alarm in at most 1 of 25; 1.3 times as much in all."""
+    alarms = {0.07: 0, 0.092: 0}
     for noise in alarms:
         for seed in range(25):
             rng = np.random.default_rng(seed)
@@ -205,8 +205,8 @@ def test_scoring_noise_at_step_0_is_ok_and_beyond_it_is_not():
             chunk = scored(drawn, pair, numbers={"step": np.zeros(256)})
             ref = chunk.tokens["ref_logp"] + noise * rng.normal(size=drawn[1].size)
             alarms[noise] += finding(changed(chunk, tokens={"ref_logp": ref}), "STEP0_KL").status == "problem"
-    assert alarms[0.05] <= 1
-    assert alarms[0.065] == 25
+    assert alarms[0.07] <= 1
+    assert alarms[0.092] == 25
 
 
 def test_causes_at_step_0_follow_the_evidence():
@@ -251,8 +251,13 @@ def test_a_reference_replaced_by_a_near_copy_is_a_resume():
     for step, share in ((100, 1.0), (101, 0.1)):
         model = pair.at(share)
         drawn = sample(rng, model.policy, model.follow, 200, longest=241)
-        parts.append(scored(drawn, model, numbers={"step": np.full(200, float(step))}))
-    answer = finding(joined(*parts), "RESUME")
+        groups = {"prompt_id": np.arange(200) // 8}
+        parts.append(scored(drawn, model, numbers={"step": np.full(200, float(step))}, labels=groups))
+    whole = joined(*parts)
+    bare = replace(whole, labels={}, columns=tuple(c for c in whole.columns if c != "prompt_id"))
+    assert finding(bare, "RESUME").status == "cannot-tell"
+    assert "prompt_id" in finding(bare, "RESUME").fix
+    answer = finding(whole, "RESUME")
     assert answer.status == "problem"
     assert answer.evidence["largest_fall"] == pytest.approx(100, rel=0.3)
 
@@ -278,10 +283,12 @@ def test_temperature_is_estimated():
 
 
 def test_small_dumps_do_not_pass_as_ok():
-    _, _, chunk = honest(np.random.default_rng(5), answers=4, length=5, drift=0.5)
-    assert finding(chunk, "IDENTITY").status == "cannot-tell"
-    assert finding(chunk, "CONCENTRATION").status == "cannot-tell"
-    assert finding(chunk, "SHIFT").status == "cannot-tell"
+    """Only what is seen in a single token may be ok: numbers, masks, and that the two columns differ."""
+    one = dump([0, 2], {"logp": [-1.0, -0.5], "ref_logp": [-1.1, -0.5]})
+    _, _, four = honest(np.random.default_rng(5), answers=4, length=5, drift=0.5)
+    for chunk in (one, four):
+        said = {f.code for f in check_rollouts([chunk]) if f.status == "ok"}
+        assert said == {"NON_FINITE", "MASK", "KL_ZERO"}
 
 
 def test_answers_to_one_prompt_are_not_independent():
@@ -324,7 +331,12 @@ def test_ratios_past_every_float_are_answered_in_finite_json(far):
     for name in ("logp", "ref_logp"):
         values = chunk.tokens[name].copy()
         values[7] -= far
-        broken = changed(chunk, tokens={name: values, "behavior_logp": chunk.tokens["logp"]})
+        broken = changed(chunk, tokens={name: values})
+        sampled = changed(broken, tokens={"behavior_logp": chunk.tokens["logp"]})
+        dump_json([f.to_dict() for f in check_rollouts([sampled])])
+        if name == "logp":  # honest for the sampler's law, and past float32 for the trainer all the same
+            assert finding(sampled, "IDENTITY").status != "problem"
+            assert finding(sampled, "OVERFLOW").status == "problem"
         for item in (broken, sums_only(broken)):
             findings = check_rollouts([item])
             dump_json([f.to_dict() for f in findings])

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from dumps import FAULTS, write_jsonl, write_parquet
+from dumps import FAULTS, _tilted, write_jsonl, write_parquet
 
 from kleash import cli
 from kleash.audit import CHECKS, check
@@ -59,6 +59,38 @@ def test_bad_use_is_one_line_and_exit_2(run, files, arguments, words):
     assert (code, out) == (2, "")
     assert words in err
     assert err.count("\n") == 1
+
+
+def test_a_fault_of_kleash_itself_is_never_exit_1(run, files, monkeypatch):
+    def broken(*_, **__):
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr("kleash.audit.check", broken)
+    code, out, err = run(files / "good.parquet")
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert "unexpected error, a fault of kleash: ZeroDivisionError: division by zero; --debug" in err
+    code, _, err = run(files / "good.parquet", "--debug")
+    assert code == 2
+    assert "Traceback" in err
+
+
+def test_numbers_past_every_float_are_null_in_json(run, tmp_path):
+    path = tmp_path / "huge.jsonl"
+    path.write_text('{"logp": [-1e308, -1], "ref_logp": [1e308, -1]}\n' * 3)
+    code, out, err = run(path, "--format", "json")
+    assert (code, err) == (1, "")
+    assert json.loads(out)["inputs"][0]["facts"]["kl_per_answer"] is None
+
+
+def test_a_loose_effective_beta_is_null_with_its_reason(run, tmp_path):
+    for noise in (0.0, 3.0):
+        chunk = _tilted(np.random.default_rng(1), beta=0.5, answers=800, noise=noise)
+        write_jsonl(chunk, tmp_path / "tilt.jsonl")
+        facts = json.loads(run(tmp_path / "tilt.jsonl", "--format", "json")[1])["inputs"][0]["facts"]
+        assert (facts["effective_beta"] is None) == (noise > 0)
+        assert (facts["effective_beta_reason"] is not None) == (noise > 0)
+        assert facts["kl_spec"]["kl_per_token"]["unit"] == "nats per token"
 
 
 def test_configuration_files(run, files, tmp_path):

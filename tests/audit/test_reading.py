@@ -1,10 +1,12 @@
 """Reading dumps: every malformed one is a single clear line with its place; nulls are findings; memory is bounded."""
 
+import datetime
 import gzip
 import io
 import json
 import subprocess
 import sys
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +48,17 @@ def status(findings, code):
         ('{"logp": [-1.0], "ref_logp": [-1.0], "reward": "good"}\n', [":1: reward: expected a number, got 'good'"]),
         ('{"logp": [-1.0], "ref_logp": [-1.0], "step": -1}\n', [":1: step: expected a whole number of updates"]),
         ('{"logp": [-1.0], "ref_logp": [-1.0], "step": 1.5}\n', [":1: step: expected a whole number of updates"]),
+        ('{"logp": [-1.0, "-2"], "ref_logp": [-1.0, -2.0]}\n', [":1: logp: expected a list of numbers, got '-2'"]),
+        ('{"logp": [true], "ref_logp": [-1.0]}\n', [":1: logp: expected a list of numbers, got True"]),
+        ('{"logp": [%s], "ref_logp": [-1.0]}\n' % ("1" * 400), [":1: logp: expected a list", "past the float range"]),
+        ('{"logp": [%s], "ref_logp": [-1.0]}\n' % ("1" * 5000), [":1: line: expected one JSON", "too many digits"]),
+        ('{"logp": [-1], "ref_logp": [-1], "reward": %s}\n' % ("1" * 400), [":1: reward: expected a number"]),
+        ('{"logp": [-1], "ref_logp": [-1], "step": %s}\n' % ("1" * 400), [":1: step: expected a number"]),
+        ('{"logp": %s, "ref_logp": [-1]}\n' % ("[" * 100_000 + "]" * 100_000), [":1: line:", "nested too deeply"]),
+        ('{"seq_logp": -1, "seq_ref_logp": -1, "length": -4}\n', [":1: length: expected a number of tokens"]),
+        (GOOD + GOOD.replace("}", ', "mask": [1, 0]}'), [":2: mask: expected in the first row too"]),
+        (GOOD + GOOD.replace("}", ', "reward": 1}'), [":2: reward: expected in the first row too", "null"]),
+        (GOOD + GOOD.replace("}", ', "step": 1}'), [":2: step: expected in the first row too"]),
         ("prompt,logp\n1,2\n", [":1: line: expected one JSON object"]),
         ("\x00\xff\xfe", ["line: expected UTF-8 text"]),
     ],
@@ -72,6 +85,8 @@ def test_malformed_jsonl_is_one_line(tmp_path, text, words):
         ({"logp": [[-1.0]], "ref_logp": [[-1.0]], "reward": ["x"]}, "reward: expected numbers, got a column of String"),
         ({"logp": [[-1.0]], "ref_logp": [[-1.0]], "mask": [[3]]}, "mask: expected only 0 and 1, got 3"),
         ({"logp": [[-1.0]], "ref_logp": [[-1.0]], "step": [-2]}, "got -2 in row 1"),
+        ({"seq_logp": [-1.0], "seq_ref_logp": [-1.0], "length": [-2]}, "length: expected a number of tokens"),
+        ({"logp": [[True]], "ref_logp": [[-1.0]]}, "got a column of List(Boolean)"),
         ({"loss": [1.0]}, "columns loss"),
         ({"logp": [], "ref_logp": []}, "at least one row"),
     ],
@@ -100,6 +115,23 @@ def test_files_that_are_not_there_or_broken(tmp_path):
     packed.write_bytes(gzip.compress(GOOD.encode() * 1000)[:-20])
     with pytest.raises(KleashError, match="gzip: expected a whole file"):
         check(packed)
+    flipped = bytearray(gzip.compress(GOOD.encode() * 1000))
+    flipped[20] ^= 255
+    flipped[30] ^= 255
+    packed.write_bytes(bytes(flipped))
+    with pytest.raises(KleashError, match="gzip: expected a whole file"):
+        check(packed)
+
+
+@pytest.mark.parametrize(
+    "labels", [[b"a", b"b"], [datetime.date(2026, 1, 1), datetime.date(2026, 1, 2)], [Decimal("1.5"), Decimal("2.5")]]
+)
+def test_prompt_ids_of_any_type_are_labels(tmp_path, labels):
+    path = tmp_path / "dump.parquet"
+    pl.DataFrame({"logp": [[-1.0]] * 2, "ref_logp": [[-1.0]] * 2, "prompt_id": labels}).write_parquet(path)
+    (chunk,) = reading.read_chunks(path)
+    assert len(set(chunk.labels["prompt_id"])) == 2
+    assert check(path).inputs[0].rows == 2
 
 
 def test_nothing_that_is_empty_is_ever_ok(tmp_path):

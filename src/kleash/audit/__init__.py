@@ -5,21 +5,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from kleash._checks import message
 from kleash._files import sha256
 from kleash.audit.catalogue import CHECKS, NEEDS, run_checks
 from kleash.audit.declared import Declared, read_declared
-from kleash.audit.findings import Check, Finding
+from kleash.audit.findings import Check, Finding, kl_specs
 from kleash.audit.result import Catalogue, CheckedInput, CheckReport, about
-from kleash.audit.rewards import effective_beta
+from kleash.audit.rewards import R2_LEAST, effective_beta
 from kleash.audit.rollouts import Chunk, read_chunks
 from kleash.audit.tally import Tally, tally
 from kleash.errors import OptionError
-from kleash.kl import KLSpec
 
 __all__ = [
     "CHECKS",
@@ -72,6 +74,7 @@ def check(
     Notes
     -----
     A healthy input has any ``problem`` with a probability of at most 1 %: that rate is divided by the tests that run.
+    It holds for answers that are unselected, distinct draws, and masks that depend on what stands before a token only.
 
     Examples
     --------
@@ -97,7 +100,7 @@ def check(
             CheckedInput(
                 path=label,
                 kind="rollouts",
-                rows=statistics.rows + statistics.probe_rows,
+                rows=statistics.rows + statistics.probe_rows + statistics.copies,
                 sha256=None if label == "-" else sha256(path),
                 facts=_facts(statistics, declared),
             )
@@ -124,7 +127,14 @@ def check_rollouts(chunks: Iterable[Chunk], *, declared: Declared | None = None)
 
 def _facts(statistics: Tally, declared: Declared) -> dict[str, Any]:
     """What the input says without being judged; null where it says nothing."""
-    found = effective_beta(statistics)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        return _read(statistics, declared)
+
+
+def _read(statistics: Tally, declared: Declared) -> dict[str, Any]:
+    found, loose = effective_beta(statistics), ""
+    if found is not None and not found.r2 >= R2_LEAST:
+        loose = f"R squared {found.r2:.2f} is below {R2_LEAST:g}: too loose a relation to read a beta from"
     given = declared.beta
     return {
         "placement": {"loss": "loss", "loss-with-ratio": "loss", None: "unknown"}.get(declared.placement, "reward"),
@@ -133,19 +143,26 @@ def _facts(statistics: Tally, declared: Declared) -> dict[str, Any]:
         "logged_kl_unit": None,
         "penalty_kl_unit": None,
         "effective_beta": None
-        if found is None
+        if found is None or loose
         else {
-            "value": found.slope,
-            "lo": found.lo,
-            "hi": found.hi,
-            "r2": found.r2,
-            "reverse": found.reverse,
+            "value": _finite(found.slope),
+            "lo": _finite(found.lo),
+            "hi": _finite(found.hi),
+            "r2": _finite(found.r2),
+            "reverse": _finite(found.reverse),
             "prompts": found.prompts,
             "answers": found.answers,
         },
-        "kl_per_answer": float(statistics.delta.mean()) if statistics.counts["finite"] else None,
-        "kl_per_token": float(statistics.delta.sum() / statistics.tokens) if statistics.tokens else None,
-        "kl_spec": KLSpec(estimator="k1", unit="nats per answer").to_dict(),
+        "effective_beta_reason": loose or None,
+        "kl_per_answer": _finite(statistics.delta.mean()) if statistics.counts["finite"] else None,
+        "kl_per_token": _finite(statistics.delta.sum() / statistics.tokens) if statistics.tokens else None,
+        "kl_spec": kl_specs(statistics, kl_per_answer="nats per answer", kl_per_token="nats per token"),
+        "copies_left_out": statistics.copies,
         "answers": statistics.rows,
         "tokens": statistics.tokens if statistics.has_tokens else None,
     }
+
+
+def _finite(value: float) -> float | None:
+    """The number, or None where it is past every float."""
+    return float(value) if math.isfinite(value) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from kleash.audit import gradient, identity, masks, reference, rewards, sampling, scoring
 from kleash.audit.evidence import FAMILY_LEVEL
-from kleash.audit.findings import Check, Finding
+from kleash.audit.findings import Check, Finding, cannot_tell
 
 if TYPE_CHECKING:
     from kleash.audit.declared import Declared
@@ -28,7 +29,10 @@ def _column(name: str) -> Callable[[Tally, Declared], bool]:
 
 NEEDS: dict[str, tuple[str, Callable[[Tally, Declared], bool]]] = {
     "tokens": ("logp and ref_logp per token", lambda t, d: t.has_tokens and t.rows > 0),
-    "counted": ("counted, finite log-probabilities of samples", lambda t, d: t.counts["finite"] > 0),
+    "counted": (
+        "counted, finite log-probabilities of samples",
+        lambda t, d: t.counts["finite" if "drawn" not in t.counts else "drawn"] > 0,
+    ),
     "behavior_logp": ("behavior_logp per token", lambda t, d: t.counts["sampler"] > 0),
     "entropy": ("entropy per token", lambda t, d: t.counts["surprisal"] > 0),
     "sums": ("seq_logp and seq_ref_logp beside the lists", _column("seq_logp")),
@@ -69,7 +73,7 @@ CHECKS: tuple[Check, ...] = (
         code="PADDING",
         asks="Is padding counted as text?",
         needs=("tokens",),
-        rule="fill values; one value repeated at the end of answers, Fisher's exact test",
+        rule="fill values; more tokens than length; one value repeated at an edge of answers, Fisher's exact test",
         run=masks.padding,
     ),
     Check(
@@ -135,21 +139,21 @@ CHECKS: tuple[Check, ...] = (
         code="STEP0_KL",
         asks="Is the policy its reference before the first update?",
         needs=("tokens", "counted", "step 0"),
-        rule="t test of the squared log ratio against scoring noise (0.05)",
+        rule="t test of the squared log ratio against scoring noise (0.05 on each side)",
         run=scoring.step0_kl,
     ),
     Check(
         code="TEMPERATURE",
         asks="Are both sides scored at one temperature?",
         needs=("tokens", "counted", "two sides"),
-        rule="slope between two regressions outside 1 +- 0.03, jackknife",
+        rule="slope between two regressions outside 1 +- 0.03 (sampler: 0.2), jackknife",
         run=scoring.temperature,
     ),
     Check(
         code="TRUNCATION",
         asks="How much of the policy's mass can the sampler reach?",
         needs=("tokens", "behavior_logp"),
-        rule="betting martingale against a kept mass of .99, exact level",
+        rule="betting martingale against a kept mass of .99, and the plain mean below it",
         run=sampling.truncation,
     ),
     Check(
@@ -163,21 +167,21 @@ CHECKS: tuple[Check, ...] = (
         code="SURPRISAL",
         asks="Is mean surprisal the mean entropy?",
         needs=("tokens", "entropy"),
-        rule="t interval over answers outside +- 0.01 nats per token",
+        rule="betting martingale against +- 0.01 nats per token, exact level",
         run=sampling.surprisal,
     ),
     Check(
         code="REFERENCE_DRIFT",
         asks="Does the reference score the same text alike at every step?",
         needs=("probes",),
-        rule="t test, rank trend and spread over probes",
+        rule="t tests of mean and squared change beyond another kernel's",
         run=reference.reference_drift,
     ),
     Check(
         code="RESUME",
         asks="Does the distance from the reference collapse between steps?",
         needs=("tokens", "counted", "steps"),
-        rule="z test of a tenfold fall of the mean squared log ratio",
+        rule="t test over prompts of a tenfold fall of the mean squared log ratio that lasts",
         run=reference.resume,
     ),
     Check(
@@ -235,5 +239,20 @@ def run_checks(tally: Tally, declared: Declared) -> list[Finding]:
             reason = f"needs {' and '.join(lacking)}"
             findings.append(Finding(code=check.code, status="not-run", message=reason, evidence={"missing": lacking}))
         else:
-            findings.append(check.run(tally, declared, FAMILY_LEVEL / max(1, tests)))
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                found = check.run(tally, declared, FAMILY_LEVEL / max(1, tests))
+            findings.append(_defined(found))
     return findings
+
+
+def _defined(finding: Finding) -> Finding:
+    """A number that came out undefined is never ``ok``."""
+    lost = [name for name, value in finding.evidence.items() if isinstance(value, float) and math.isnan(value)]
+    if finding.status != "ok" or not lost:
+        return finding
+    return cannot_tell(
+        finding.code,
+        f"{', '.join(lost)} came out undefined: values in the dump leave the float range",
+        evidence=finding.evidence,
+        fix="mend NON_FINITE and PADDING first",
+    )

@@ -9,7 +9,10 @@ Three facts carry the rollout checks. If a token is drawn from the policy, then 
    probability at most a (Ville), however heavy the tail of w and however the tokens of an answer depend on each other.
 
 Log-probabilities are not exact: the same tokens scored twice by different kernels differ. `SCORING_NOISE` is granted
-throughout: a mean of 1 is tested as a mean of at most ``exp(SCORING_NOISE**2 / 2)``, the mean of exp of such noise.
+throughout. Noise of spread sigma on the scorer's logits, renormalised, makes a token drawn by the engine have
+``E[exp(ref_logp - logp)] = exp(sigma**2)``, not 1: half of it from the noise, half from the normaliser. So a mean of 1
+is tested as a mean of at most `NOISE_MEAN`. Four requirements no test can do without: the answers are unselected and
+distinct draws, and whether a token counts is decided by what stands before it.
 """
 
 from __future__ import annotations
@@ -30,13 +33,17 @@ __all__ = [
     "CAP",
     "FAMILY_LEVEL",
     "KEPT_MASS_MARGIN",
+    "KERNEL_SHIFT",
     "NOISE_MEAN",
     "SCORING_NOISE",
+    "SURPRISAL_CAP",
     "Estimate",
     "binomial_tail",
+    "detectable",
     "grouped_mean",
     "log_e_above",
     "log_e_below",
+    "log_e_surprisal",
     "mean_and_se",
     "mean_from_sums",
     "mean_of_exp",
@@ -58,8 +65,21 @@ SCORING_NOISE = 0.05
 Source: trainer against inference engine in bfloat16, standard deviation .0499 (github.com/huggingface/trl/issues/6789).
 """
 
-NOISE_MEAN = math.exp(SCORING_NOISE**2 / 2)
-"""Mean of exp of normal noise of that spread: 1.00125."""
+NOISE_MEAN = math.exp(1.5 * SCORING_NOISE**2)
+"""What scoring noise may make of a mean of 1: 1.00376, half as much again as exp(0.05^2).
+
+The figures of trl 6789 (mean -.0015, spread .0499) give exp(.0015 + .0499^2 / 2) = 1.0027.
+"""
+
+KERNEL_SHIFT = 0.005
+"""Mean nats per token by which another kernel may score one text. Ours: three times the -.0015 of trl 6789."""
+
+VOCABULARY = 2**18
+"""The largest vocabulary that SURPRISAL's test is exact for (262,144 tokens)."""
+
+SURPRISAL_CAP = math.log(VOCABULARY) - 1 - math.log(1e-3)
+"""Surprisals are cut off here (18.4 nats). That lowers no mean by more than .001 nats: tokens of probability p < e with
+e = exp(-cap) contribute at most ``sum p log(e / p) <= VOCABULARY * e / exp(1) = .001``."""
 
 CAP = 2.0
 """Ratios policy/sampler are cut off here before they are averaged for kept mass; scoring noise never reaches it."""
@@ -72,6 +92,7 @@ Ours: a sampler that keeps 99 % of every distribution changes no conclusion; top
 
 UP = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.9)
 DOWN = (0.01, 0.03, 0.1, 0.3, 0.9)
+GAPS = (0.01, 0.03, 0.1, 0.3, 0.9)
 
 
 def log_e_above(ratio: Floats, *, length: ArrayLike = 1) -> Floats:
@@ -100,6 +121,29 @@ def log_e_below(ratio: Floats) -> Floats:
     """
     capped = np.minimum(ratio, CAP) - (1 - KEPT_MASS_MARGIN)
     return np.array([np.log1p(-s * capped).sum() for s in DOWN])
+
+
+def log_e_surprisal(surprisal: Floats, entropy: Floats, *, margin: float) -> Floats:
+    """Log wealth of betting that mean surprisal misses mean entropy by more than ``margin``, below and above.
+
+    The surprisal is cut off at `SURPRISAL_CAP`, so the gap to the entropy is bounded on both sides by numbers that are
+    known before the token is drawn, and bets below the inverse of the bound keep every factor positive: exact, without
+    any estimate of a variance, however rare the tokens that carry the mean. ``margin`` includes the .001 of the cut.
+    """
+    gap = np.minimum(surprisal, SURPRISAL_CAP) - entropy
+    most, least = np.maximum(SURPRISAL_CAP - entropy, 0.0) + margin, np.maximum(entropy, 0.0) + margin
+    lower = [np.log1p(np.maximum(-s / most * (gap + margin), -0.999)).sum() for s in GAPS]
+    upper = [np.log1p(np.maximum(s / np.maximum(least, 1.0) * (gap - margin), -0.999)).sum() for s in GAPS]
+    return np.array(lower + upper)
+
+
+def detectable(se: float, level: float) -> float:
+    """The deviation of a mean that bets at this level would find, given its standard error.
+
+    The best bet on a deviation d grows by about ``d^2 / (2 variance)`` per draw, and must reach ``log(10 / level)``:
+    one of ten bets is near the best.
+    """
+    return math.sqrt(2 * math.log(10 / level)) * se
 
 
 def mixture(log_wealth: ArrayLike) -> float:

@@ -10,13 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from kleash.kl import KLSpec
 
 if TYPE_CHECKING:
     from kleash.audit.declared import Declared
     from kleash.audit.tally import Tally
 
-__all__ = ["STATUSES", "Check", "Finding", "cannot_tell", "number", "ok", "problem"]
+__all__ = ["STATUSES", "Check", "Finding", "cannot_tell", "kl_specs", "number", "ok", "problem"]
 
 Evidence = Mapping[str, Any]
 Status = Literal["ok", "problem", "cannot-tell", "not-run"]
@@ -116,6 +118,21 @@ def cannot_tell(
     """The check ran and the data do not decide."""
     numbers = dict(evidence or {})
     return Finding(code=code, status="cannot-tell", message=message, evidence=numbers, causes=causes, fix=fix)
+
+
+def kl_specs(tally: Tally, *, sampler: bool = False, **units: str) -> dict[str, Any]:
+    """The `KLSpec` of each KL number by its name: k1 of KL(policy || reference), or of the sampler's law.
+
+    Where the dump has ``behavior_logp`` the tokens are the sampler's: a number made of ``logp`` is then no estimate of
+    the policy's KL (tokens from ``behavior``), and one made of ``behavior_logp`` is that of the law that was sampled.
+    """
+    drawn: Literal["policy", "behavior"] = "behavior" if tally.has_sampler and not sampler else "policy"
+    specs = {
+        name: KLSpec(estimator="k1", unit=cast("Any", unit), sampler=drawn).to_dict() for name, unit in units.items()
+    }
+    if sampler and tally.has_sampler:
+        specs = {name: {**spec, "policy_logp": "behavior_logp"} for name, spec in specs.items()}
+    return specs
 
 
 def number(x: float) -> str:

@@ -1,7 +1,9 @@
 """Were the tokens drawn from the policy that scored them? IDENTITY, KL_NEGATIVE, SIGN, CONCENTRATION.
 
 Under honest sampling ``exp(ref_logp - logp)`` has mean 1 token by token, and so has its product over an answer,
-whatever the drift. See `kleash.audit.evidence` for the tests and their false-alarm rates.
+whatever the drift. With ``behavior_logp`` the law that drew the tokens is the sampler's, and the same is asked of it:
+samples some updates old are honest. The answers must be unselected, distinct draws. See `kleash.audit.evidence` for the
+tests and their false-alarm rates.
 """
 
 from __future__ import annotations
@@ -11,8 +13,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kleash.audit.evidence import NOISE_MEAN, mean_and_se, mean_from_sums, mean_of_exp, mixture, tail_p_value
-from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
+from kleash.audit.evidence import (
+    NOISE_MEAN,
+    SCORING_NOISE,
+    detectable,
+    mean_and_se,
+    mean_from_sums,
+    mean_of_exp,
+    mixture,
+    tail_p_value,
+)
+from kleash.audit.findings import Finding, cannot_tell, kl_specs, number, ok, problem
 from kleash.audit.tally import HEIGHTS
 
 if TYPE_CHECKING:
@@ -21,13 +32,15 @@ if TYPE_CHECKING:
 
 __all__ = ["concentration", "identity", "kl_negative", "sign"]
 
-DETECTABLE = 0.1  # IDENTITY says ok only if a mean off by a tenth would stand out: 3 standard errors within it
+DETECTABLE = 0.1  # IDENTITY says ok only if the bets would find a mean off by a tenth
+FEWEST = 8  # answers below which no mean over answers is called ok
 
 SAMPLING_CAUSES = (
     "sampling options (top-k, top-p, min length, suppressed end token, n-gram blocking) change the law that is sampled",
     "the tokens were drawn by other weights or another precision than the ones that scored them",
     "one side was scored with dropout on, at another temperature, or shifted by a position",
     "logp and ref_logp are exchanged, or a mask lets in tokens that the policy did not choose",
+    "the answers are a selection: overlong ones dropped, filtered by reward, best of n, or copies of one another",
 )
 SAMPLING_FIX = (
     "score with dropout off and at the sampling temperature, sample without top-k/top-p/min-length, and give the "
@@ -44,23 +57,27 @@ def identity(tally: Tally, declared: Declared, level: float) -> Finding:
 
     ``problem``: bets that the mean is above 1 multiply their stake by more than 1 / level (Ville; exact false-alarm
     rate, heavy tails included). A mean below 1 is never a problem by itself: the reference may hold mass on tokens the
-    policy no longer draws. ``ok``: within 3 standard errors of 1, and those are below `DETECTABLE`.
+    policy no longer draws. ``ok``: within 3 standard errors of 1, and a mean off by `DETECTABLE` would have been found.
     """
-    whole, ess_answers = mean_of_exp(-tally.delta)
-    evidence: dict[str, float] = {
+    whole, ess_answers = mean_of_exp(-tally.drawn)
+    evidence: dict[str, object] = {
         "mean_per_answer": whole.value,
         "ess_answers": ess_answers,
         "answers": tally.rows,
+        "copies_left_out": tally.copies,
+        "drawn_by": "behavior_logp" if tally.has_sampler else "logp",
     }
     if tally.has_tokens:
         unit, wealth = "token", mixture(tally.bets["identity"])
-        found, ess = mean_from_sums(tally.counts["w"], tally.counts["ww"], tally.counts["finite"])
+        found, ess = mean_from_sums(tally.counts["w"], tally.counts["ww"], max(1.0, tally.counts["drawn"]))
         evidence |= {"mean_per_token": found.value, "se_per_token": found.se, "ess_tokens": ess, "tokens": found.n}
     else:
         unit, wealth, found, ess = "answer", mixture(tally.bets["identity_answers"]), whole, ess_answers
     mean, se = found.value, found.se
-    evidence |= {"p_value": math.exp(-max(wealth, 0.0)), "level": level}
-    said = f"mean exp(ref_logp - logp) per {unit} is {number(mean)} +- {number(se)} (effective sample {ess:.0f})"
+    least = detectable(se, level)
+    evidence |= {"p_value": math.exp(-max(wealth, 0.0)), "level": level, "detectable": least}
+    said = f"mean exp(ref_logp - {evidence['drawn_by']}) per {unit} is {number(mean)} +- {number(se)}"
+    said += f" (effective sample {ess:.0f})"
     if wealth > -math.log(level):
         return problem(
             "IDENTITY",
@@ -69,7 +86,7 @@ def identity(tally: Tally, declared: Declared, level: float) -> Finding:
             fix=SAMPLING_FIX,
             evidence=evidence,
         )
-    if 3 * se > DETECTABLE or not math.isfinite(se):
+    if not least <= DETECTABLE or tally.rows < FEWEST:
         return cannot_tell(
             "IDENTITY",
             f"{said}: too few effective samples to see a deviation of {DETECTABLE:g}",
@@ -100,19 +117,21 @@ def kl_negative(tally: Tally, declared: Declared, level: float) -> Finding:
     with the scoring noise granted per token. Exact false-alarm rate, no assumption on tails. ``ok``: the mean is not
     negative, or negative by less than chance gives.
     """
-    total, tokens = float(tally.delta.sum()), tally.tokens if tally.has_tokens else 0
-    per_answer = mean_and_se(tally.delta)
+    total, tokens = float(tally.drawn.sum()), tally.tokens if tally.has_tokens else 0
+    per_answer = mean_and_se(tally.drawn)
     bound = -total - tally.counts["granted"] * math.log(NOISE_MEAN)
     evidence = {
         "kl_per_answer": per_answer.value,
         "se": per_answer.se,
         "kl_per_token": total / tokens if tokens else None,
+        "kl_spec": kl_specs(tally, sampler=True, kl_per_answer="nats per answer", kl_per_token="nats per token"),
         "noise_granted_to_tokens": tally.counts["granted"],
+        "detectable_kl_per_answer": (math.log(level) - tally.counts["granted"] * math.log(NOISE_MEAN)) / tally.rows,
         "p_value": math.exp(-max(bound, 0.0)),
         "level": level,
     }
     found = f"KL per answer is {number(per_answer.value)} +- {number(per_answer.se)} nats"
-    if any(tally.counts.get(f"bad_{name}") for name in ("logp", "ref_logp")):
+    if any(tally.counts.get(f"bad_{name}") for name in ("logp", "ref_logp", "behavior_logp")):
         return cannot_tell(
             "KL_NEGATIVE", f"{found} without the non-finite values", fix="mend NON_FINITE first", evidence=evidence
         )
@@ -122,6 +141,10 @@ def kl_negative(tally: Tally, declared: Declared, level: float) -> Finding:
     if per_answer.value + 3 * per_answer.se < 0:
         message = f"{found}: negative, and no more than scoring noise could make it"
         return cannot_tell("KL_NEGATIVE", message, causes=SAMPLING_CAUSES, fix=MORE, evidence=evidence)
+    if tally.rows < FEWEST:
+        return cannot_tell(
+            "KL_NEGATIVE", f"{found}, from {tally.rows} answers", fix="give more answers", evidence=evidence
+        )
     return ok("KL_NEGATIVE", found, evidence=evidence)
 
 
@@ -129,12 +152,13 @@ def sign(tally: Tally, declared: Declared, level: float) -> Finding:
     """When the two columns are exchanged, exp(logp - ref_logp) has mean 1 and exp(ref_logp - logp) has not.
 
     ``problem``: the right identity fails at the check's level, and the exchanged one holds within 3 standard errors
-    that are below `DETECTABLE`; its false-alarm rate is at most that of IDENTITY.
+    that are below `DETECTABLE`; its false-alarm rate is at most that of IDENTITY. ``ok``: had they been exchanged,
+    IDENTITY would have said so; or, with ``behavior_logp``, the sampler agrees with ``logp`` far better.
     """
     name = "identity" if tally.has_tokens else "identity_answers"
     forward, swapped = mixture(tally.bets[name]), mixture(tally.bets["swapped"])
     if tally.has_tokens:
-        exchanged, _ = mean_from_sums(tally.counts["v"], tally.counts["vv"], tally.counts["finite"])
+        exchanged, _ = mean_from_sums(tally.counts["v"], tally.counts["vv"], max(1.0, tally.counts["drawn"]))
     else:
         exchanged, _ = mean_of_exp(tally.delta)
     mean, se = exchanged.value, exchanged.se
@@ -155,6 +179,22 @@ def sign(tally: Tally, declared: Declared, level: float) -> Finding:
         )
     if forward > limit:
         return cannot_tell("SIGN", f"{found}: neither way round is right", fix="mend IDENTITY first", evidence=evidence)
+    if tally.has_sampler:
+        near, far = (
+            math.sqrt(tally.counts[name] / tally.counts["sampler"])
+            for name in ("sampler_square", "sampler_to_reference")
+        )
+        evidence |= {"rms_sampler_to_logp": near, "rms_sampler_to_ref_logp": far}
+        known = far > 2 * max(near, SCORING_NOISE) and tally.tokens >= 100
+    else:
+        known = swapped > limit
+    if not known:
+        return cannot_tell(
+            "SIGN",
+            f"the two columns are too much alike to tell which is which: exchanged, {found}",
+            fix="give answers of a later step, or more of them",
+            evidence=evidence,
+        )
     return ok("SIGN", f"policy minus reference, as it should be; exchanged, {found}", evidence=evidence)
 
 
@@ -165,9 +205,9 @@ def concentration(tally: Tally, declared: Declared, level: float) -> Finding:
     number of such tokens is held against the binomial at fifteen heights (corrected). The share of k3 in the top 0.1 %
     of tokens is reported and not judged: after much training it is high in honest runs too.
     """
-    p, where = tail_p_value(tally.heights, HEIGHTS, tally.tokens)
+    p, where = tail_p_value(tally.drawn_heights, HEIGHTS, tally.tokens)
     share, top = _top_share(tally)
-    height, count = HEIGHTS[where], int(tally.heights[where])
+    height, count = HEIGHTS[where], int(tally.drawn_heights[where])
     evidence = {
         "top_share_k3": share,
         "top_tokens": top,

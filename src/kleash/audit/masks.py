@@ -6,12 +6,14 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from kleash.audit.evidence import NOISE_MEAN, SCORING_NOISE, more_at_the_end
-from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
+from kleash.audit.findings import Finding, cannot_tell, kl_specs, number, ok, problem
 from kleash.audit.tally import HEIGHTS, POSITIVE, SENTINEL
 
 if TYPE_CHECKING:
     from kleash.audit.declared import Declared
     from kleash.audit.tally import Tally
+
+SIDES = ("start", "end")
 
 __all__ = ["mask", "non_finite", "overflow", "padding", "sums"]
 
@@ -44,6 +46,7 @@ def overflow(tally: Tally, declared: Declared, level: float) -> Finding:
     OpenRLHF use, also cuts the gradient of every token whose k3 reaches it: counted, not judged.
     """
     above_20, above_88 = int(tally.heights[HEIGHTS.index(20.0)]), int(tally.heights[HEIGHTS.index(88.7)])
+    drawn = int(tally.drawn_heights[HEIGHTS.index(20.0)])  # under the sampler's law where it is given: stale is honest
     chance = min(1.0, tally.tokens * NOISE_MEAN * math.exp(-20.0))
     clamped = int(tally.counts["clamped"])
     evidence = {
@@ -51,10 +54,10 @@ def overflow(tally: Tally, declared: Declared, level: float) -> Finding:
         "tokens_above_88.7": above_88,
         "tokens_k3_above_10": clamped,
         "tokens": tally.tokens,
-        "p_value": chance if above_20 else 1.0,
+        "p_value": chance if drawn else 1.0,
         "level": level,
     }
-    if above_88 or (above_20 and chance < level):
+    if above_88 or (drawn and chance < level):
         worst = f"{above_88} tokens past 88.7, where exp leaves float32" if above_88 else "none past 88.7"
         return problem(
             "OVERFLOW",
@@ -66,6 +69,9 @@ def overflow(tally: Tally, declared: Declared, level: float) -> Finding:
             fix="find out who drew these tokens; in the trainer clamp delta (not the result), or use k1 in the reward",
             evidence=evidence,
         )
+    if tally.tokens < 1000:
+        message = f"{tally.tokens} tokens, none past float32: too few to speak for a run"
+        return cannot_tell("OVERFLOW", message, fix="give more answers", evidence=evidence)
     note = f"; k3 reaches 10 on {clamped} of {tally.tokens} tokens, which an output clamp cuts off" if clamped else ""
     return ok("OVERFLOW", f"no token overflows float32{note}", evidence=evidence)
 
@@ -89,51 +95,55 @@ def mask(tally: Tally, declared: Declared, level: float) -> Finding:
 
 
 def padding(tally: Tally, declared: Declared, level: float) -> Finding:
-    """Padding that the mask lets in shows in values no softmax gives, and in answers that end in one value repeated.
+    """Padding that the mask lets in shows in values no softmax gives, and in answers that begin or end in one value.
 
     ``problem``: a log-probability above 0.25 (rounding of bfloat16 logits near 32 gives at most that; fills of 1.0 are
     in use) or finite and below -1000 (a fill such as -1e9; logits would have to differ by 1000): no chance involved. Or
-    one pair of values, repeated at the end of more answers than repeats elsewhere explain, by Fisher's exact test at
-    the check's level (two neighbouring tokens of a model hardly ever agree in every digit). For a pair of exact zeros,
-    which certain tokens have too, the lists must also be of one length, and zeros rare inside the answers.
+    more counted tokens than ``length`` says: no chance either. Or one value of one column, repeated at the start or the
+    end of more answers than repeats elsewhere explain, by Fisher's exact test at the check's level (two neighbouring
+    tokens of a model hardly ever agree in every digit). Tokens that are certain (above -0.01) agree in honest answers
+    too, a closing tag and the end token for one: without a mask or ``length`` they are ``cannot-tell``, never a fault.
     """
     counts = tally.counts
     positive = int(counts["positive_logp"] + counts["positive_ref_logp"])
     sentinel = int(counts["sentinel_logp"] + counts["sentinel_ref_logp"])
-    zero_answers = tally.tails.get((0.0, 0.0), 0)
-    fills = {pair: times for pair, times in tally.tails.items() if pair != (0.0, 0.0)}
-    (fill, _), times = max(fills.items(), key=lambda item: item[1], default=((math.nan, math.nan), 0))
-    endings, trailing = int(counts["endings"]), int(counts["tail_tokens"]) - sum(tally.tails.values())
-    places, inside = int(counts["neighbours"]) - trailing, int(counts["repeats"]) - trailing
-    square = tally.list_lengths[0] == tally.list_lengths[1] and tally.rows > 1
-    zeros_inside = (counts["zero_pairs"] - counts["zero_tail"]) / max(1.0, tally.tokens - counts["zero_tail"])
-    p_fill, p_zero = (more_at_the_end(k, endings, inside, places) for k in (times, zero_answers))
-    zeros = square and p_zero < level / 2 and len(tally.tail_lengths) > 1
-    kept = tally.tokens - int(counts["tail_tokens"])
+    passed, edges = int(counts["length_passed"]), int(counts["edges"])
+    fills = {(name, side): _edge(tally, f"fill_{name}", side, edges) for name in ("logp", "ref_logp") for side in SIDES}
+    sure = {
+        (name, side): _edge(tally, f"certain_{name}", side, edges) for name in ("logp", "ref_logp") for side in SIDES
+    }
+    (name, side), (p_fill, fill, times) = min(fills.items(), key=lambda item: item[1][0])
+    (sure_name, sure_side), (p_sure, _, sure_times) = min(sure.items(), key=lambda item: item[1][0])
+    half = max(
+        more_at_the_end(math.ceil(edges / 2), edges, int(counts[f"fill_{n}"]), int(counts["neighbours"]))
+        for n in ("logp", "ref_logp")
+    )
     total = float(tally.delta.sum())
     evidence = {
         "positive": positive,
         "sentinel": sentinel,
-        "answers_ending_in_a_repeated_value": times,
-        "answers_ending_in_zeros": zero_answers,
-        "trailing_tokens": int(counts["tail_tokens"]),
-        "equal_list_lengths": square,
-        "p_value": min(p_fill, p_zero),
+        "answers_longer_than_length": passed,
+        "answers_with_a_repeated_value_at_the_edge": times,
+        "answers_with_certain_tokens_at_the_edge": sure_times,
+        "certain_tokens_at_ends": int(counts["certain_logp_end"] + counts["certain_ref_logp_end"]),
+        "p_value": p_fill,
+        "p_value_if_half_were_padded": half,
         "level": level,
         "kl_per_token": total / tally.tokens if tally.tokens else None,
-        "kl_per_token_without_trailing": total / kept if kept else None,
         "kl_last_token": counts["last_delta"] / counts["last"] if counts["last"] else None,
+        "kl_spec": kl_specs(tally, kl_per_token="nats per token", kl_last_token="nats per token"),
     }
     reasons = []
     if positive:
         reasons.append(f"{positive} log-probabilities above {POSITIVE:g}")
     if sentinel:
         reasons.append(f"{sentinel} below {SENTINEL:g}")
-    if p_fill < level / 2:
-        reasons.append(f"{times} answers end in the repeated value {fill:g}")
-    if zeros and zeros_inside < 0.1:
-        share = counts["zero_tail"] / tally.tokens
-        reasons.append(f"{zero_answers} answers of one list length end in zeros ({share:.0%} of all counted tokens)")
+    if passed:
+        reasons.append(
+            f"{passed} answers have more counted tokens than length (first: row {tally.first_bad['length']})"
+        )
+    if p_fill < level / len(fills):
+        reasons.append(f"{times} answers {side} in the repeated {name} {fill:g}")
     if reasons:
         return problem(
             "PADDING",
@@ -141,14 +151,33 @@ def padding(tally: Tally, declared: Declared, level: float) -> Finding:
             causes=(
                 "no mask, or a mask of the padded length, in the mean of the KL",
                 "a mask that is off by one and takes in the first padding token",
+                "padding on the left, and a mask or a slice made for padding on the right",
             ),
             fix="mask up to and including the end token, and divide by the number of counted tokens",
             evidence=evidence,
         )
-    if zeros:
-        message = "answers of one list length end in zeros, but zeros are common inside them too"
-        return cannot_tell("PADDING", message, fix="give the mask", evidence=evidence)
-    return ok("PADDING", "no fill values and no repeated endings under the mask", evidence=evidence)
+    told = tally.tokens < tally.listed or (tally.rows > 0 and counts["length_given"] >= tally.rows)
+    if p_sure < level / len(sure) and not told:
+        message = (
+            f"{sure_times} answers {sure_side} in certain tokens of {sure_name}: padding of zeros, or a closing tag "
+            f"and the end token"
+        )
+        return cannot_tell("PADDING", message, fix="give the mask, or length (counted tokens)", evidence=evidence)
+    if half >= level / len(fills):
+        message = f"{edges} answers of two tokens or more: too few to tell an ending from chance"
+        return cannot_tell("PADDING", message, fix="give more answers", evidence=evidence)
+    return ok("PADDING", "no fill values and no repeated starts or endings under the mask", evidence=evidence)
+
+
+def _edge(tally: Tally, name: str, side: str, edges: int) -> tuple[float, float, int]:
+    """Chance of so many answers with one repeated value at a side, that value, and how many they are."""
+    found = tally.edges.get((name, side))
+    if not found:
+        return 1.0, math.nan, 0
+    value, times = found.most_common(1)[0]
+    run = int(tally.counts[f"{name}_{side}"])
+    elsewhere, places = int(tally.counts[name]) - run, int(tally.counts["neighbours"]) - run
+    return more_at_the_end(times, edges, max(elsewhere, 0), max(places, 0)), value, times
 
 
 def sums(tally: Tally, declared: Declared, level: float) -> Finding:

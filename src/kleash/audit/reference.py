@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import special
 
-from kleash.audit.evidence import SCORING_NOISE, grouped_mean, mean_and_se, z_limit
+from kleash.audit.evidence import KERNEL_SHIFT, SCORING_NOISE, grouped_mean, mean_and_se, t_limit
 from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
 
 if TYPE_CHECKING:
@@ -23,48 +23,66 @@ FALL = 10.0
 """RESUME asks for a tenfold fall of the mean squared log ratio in one step, threefold in the ratio. Ours: no update
 un-learns two thirds of all drift at once; a reference reloaded from the policy takes all of it away."""
 
+FEWEST = 8  # prompts at a step
+FLOOR = (SCORING_NOISE / 10) ** 2  # added to squares before the logarithm: below it there is only scoring noise
+DETECTABLE_CHANGE = 0.05  # nats per token: REFERENCE_DRIFT says ok only if its interval is narrower
+
 
 def reference_drift(tally: Tally, declared: Declared, level: float) -> Finding:
     """The reference must score the same text alike at every step. Needs repeated probes: rows sharing a ``probe_id``.
 
-    ``problem``, level shared by three tests over probes: the score moved to one side on average (t test); the distance
-    from the first scoring grows with the step (Kendall's rank test summed over probes; noise of repeated scoring is
-    exchangeable); the squared movement per token is above the noise granted to two scorings, 2 * 0.05^2 (t test).
+    ``problem``, level shared by two t tests over probes: the mean change per token from the first to the last scoring
+    is beyond 0.005 nats (what another kernel makes of one text, `KERNEL_SHIFT`), or the squared change is above the
+    noise granted to two scorings (``n 2 (0.05)^2 + (0.005 n)^2`` for n tokens). A change that only grows with the step
+    (Kendall's rank test summed over probes) and stays within both is ``cannot-tell``: one other kernel at the last step
+    makes it too. Sums need ``length``, without which no noise can be granted.
     """
     assert tally.probes is not None
     probe, step, total, tokens = (tally.probes[name] for name in ("label", "step", "ref_total", "n"))
+    finite = np.isfinite(total)
     last, size, score, variance, probes = [], [], 0.0, 0.0, 0
-    for rows in _by_label(probe, step):
+    for rows in _by_label(np.where(finite, probe, -1), step):
         moved = total[rows] - total[rows[0]]
         probes += 1
         last.append(float(moved[-1]))
-        size.append(max(1, int(tokens[rows[0]])))
+        size.append(int(tokens[rows[0]]))
         m = len(rows) - 1
         if m >= 2:
             distance = np.abs(moved[1:])
             score += float(np.sign(distance[:, None] - distance[None, :])[np.tril_indices(m, -1)].sum())
             variance += m * (m - 1) * (2 * m + 5) / 18
+    lost = int((~finite).sum())
     if probes < 5:
         message = f"{probes} texts were scored at two steps or more"
+        message += f"; {lost} scores are not numbers" if lost else ""
         return cannot_tell("REFERENCE_DRIFT", message, fix="score at least 5 fixed texts at every checkpoint")
-    mean, square = mean_and_se(last), grouped_mean(np.square(last), size)
-    per_token = math.sqrt(square.value)
+    if not np.any(last) and score == 0 and not lost:
+        evidence: dict[str, object] = {"probes": probes, "mean_change_per_token": 0.0, "level": level}
+        return ok("REFERENCE_DRIFT", f"{probes} texts have the same reference score at every step", evidence=evidence)
+    if min(size) < 1:
+        message = f"the reference score of {probes} texts moved, by sums without length: no noise can be granted"
+        return cannot_tell("REFERENCE_DRIFT", message, fix="give length beside the sums, or the lists per token")
+    n = np.array(size, dtype=np.float64)
+    change = grouped_mean(last, n)
+    granted = n * 2 * SCORING_NOISE**2 + np.square(KERNEL_SHIFT * n)
+    excess = mean_and_se((np.square(last) - granted) / n)
     z = score / math.sqrt(variance) if variance else 0.0
+    low, high = change.limits(level)
     evidence = {
         "probes": probes,
-        "mean_change_per_answer": mean.value,
-        "se": mean.se,
-        "rms_change_per_root_token": per_token,
+        "scores_not_numbers": lost,
+        "mean_change_per_token": change.value,
+        "se": change.se,
+        "lo": low,
+        "hi": high,
+        "rms_change_per_root_token": math.sqrt(float(np.mean(np.square(last) / n))),
         "trend_z": z,
         "noise_granted": math.sqrt(2) * SCORING_NOISE,
+        "change_granted_per_token": KERNEL_SHIFT,
         "level": level,
     }
-    if not np.any(last) and score == 0:
-        return ok("REFERENCE_DRIFT", f"{probes} texts have the same reference score at every step", evidence=evidence)
-    found = f"the reference score of {probes} texts moved by {number(mean.value)} +- {number(mean.se)} nats"
-    low, high = mean.limits(level / 3)
-    moved_away = low > 0 or high < 0
-    if moved_away or float(special.ndtr(-z)) < level / 3 or square.limits(2 * level / 3)[0] > 2 * SCORING_NOISE**2:
+    found = f"the reference score of {probes} texts moved by {number(change.value)} +- {number(change.se)} per token"
+    if low > KERNEL_SHIFT or high < -KERNEL_SHIFT or excess.limits(level)[0] > 0:
         return problem(
             "REFERENCE_DRIFT",
             f"{found}: it is not frozen",
@@ -75,6 +93,14 @@ def reference_drift(tally: Tally, declared: Declared, level: float) -> Finding:
             ),
             fix="hash the reference's weights at start and now; if it moves on purpose, its KL is not to the start",
             evidence=evidence,
+        )
+    if float(special.ndtr(-z)) < level:
+        message = f"{found}, further at later steps, by no more than another kernel could"
+        return cannot_tell("REFERENCE_DRIFT", message, fix="hash the reference's weights", evidence=evidence)
+    if lost or not high - low < DETECTABLE_CHANGE:
+        message = f"{found}" + (f"; {lost} scores are not numbers" if lost else ": too few texts to tell")
+        return cannot_tell(
+            "REFERENCE_DRIFT", message, fix="score more texts, every one at each step", evidence=evidence
         )
     return ok("REFERENCE_DRIFT", f"{found}: within scoring noise, without trend", evidence=evidence)
 
@@ -91,49 +117,70 @@ def _by_label(label: NDArray[np.int64], step: NDArray[np.float64]) -> list[NDArr
 def resume(tally: Tally, declared: Declared, level: float) -> Finding:
     """The distance from the reference does not collapse from one step to the next.
 
-    ``problem``: the mean squared log ratio per token falls more than tenfold (see `FALL`) between neighbouring steps,
-    by a one-sided z test on its logarithm over answers, and stood above scoring noise before. Level shared by steps.
+    ``problem``: the mean squared log ratio falls more than tenfold (see `FALL`) between neighbouring steps by a
+    one-sided t test on its logarithm over prompts, at least 8 at each step; it stood above scoring noise before, and at
+    the next two steps it is still below a third of that. Level shared by the steps. Prompts differ in how far a policy
+    drifts on them, so without ``prompt_id`` a collapse is ``cannot-tell``, and so is everything where it could not have
+    been seen: hardly any drift to lose, or hundredfold falls within chance.
     """
     assert tally.step is not None
-    steps = np.unique(tally.step[np.isfinite(tally.step)])
-    used = tally.n > 0
-    means = [
-        grouped_mean(tally.square[rows], tally.n[rows])
-        for rows in (used & (tally.step == step) for step in steps)
-        if rows.sum() >= 2
-    ]
-    steps = np.array([step for step in steps if (used & (tally.step == step)).sum() >= 2])
+    known = tally.prompt is not None and not bool((tally.prompt[tally.n > 0] < 0).any())
+    logs = {int(s): _log_squares(tally, tally.step == s, known) for s in np.unique(tally.step[np.isfinite(tally.step)])}
+    logs = {step: values for step, values in logs.items() if values.size >= FEWEST}
+    steps, means = list(logs), [mean_and_se(values) for values in logs.values()]
     pairs = len(means) - 1
     if pairs < 1:
-        return cannot_tell("RESUME", "fewer than two steps with two answers", fix="give answers of several steps")
-    limit = z_limit(level / pairs)
-    largest, found = 0.0, None
+        units = "prompts" if known else "answers"
+        message = f"fewer than two steps with {FEWEST} {units}"
+        return cannot_tell("RESUME", message, fix=f"give answers of several steps to {FEWEST} prompts each")
+    largest, found, seen = 0.0, None, False
     for i in range(pairs):
         before, after = means[i], means[i + 1]
-        if before.value - limit * before.se <= SCORING_NOISE**2:
+        limit = t_limit(level / pairs, min(before.n, after.n) - 1)
+        if before.value - limit * before.se <= math.log(2 * SCORING_NOISE**2):
             continue
-        fall = before.value / after.value if after.value > 0 else math.inf
-        spread = math.hypot(before.se / before.value, after.se / after.value if after.value > 0 else 0.0)
-        largest = max(largest, fall)
-        if math.log(min(fall, 1e300) / FALL) > limit * spread and found is None:
-            found = (int(steps[i]), int(steps[i + 1]), before.value, after.value)
+        spread, fall = math.hypot(before.se, after.se), before.value - after.value
+        seen = seen or limit * spread < math.log(100 / FALL)
+        largest = max(largest, math.exp(min(fall, 700.0)))
+        low = all(later.value < before.value - math.log(3) for later in means[i + 2 : i + 4])
+        if fall - math.log(FALL) > limit * spread and low and found is None:
+            found = (steps[i], steps[i + 1], math.exp(before.value), math.exp(after.value))
     evidence = {
-        "steps": [int(s) for s in steps] if steps.size <= 50 else None,
+        "steps": steps if len(steps) <= 50 else None,
+        "prompts_at_each": min(m.n for m in means) if known else None,
         "largest_fall": largest,
         "fall_asked": FALL,
         "level": level,
     }
     if found:
-        a, b, high, low = found
+        a, b, high, low_value = found
+        said = f"between steps {a} and {b} the mean squared log ratio falls from {number(high)} to {number(low_value)}"
+        if not known:
+            return cannot_tell(
+                "RESUME", f"{said}: other prompts, or another reference", fix="give prompt_id", evidence=evidence
+            )
         return problem(
             "RESUME",
-            f"between steps {a} and {b} the mean squared log ratio falls from {number(high)} to {number(low)}",
+            said,
             causes=(
                 "the run was resumed and loaded the reference from the trained checkpoint",
                 "the reference was replaced by the policy (a hard synchronisation)",
                 "the policy was rolled back to its start",
+                "the prompts of the later steps are of another kind",
             ),
             fix="reload the original reference and score a batch from before the fall: its KL must come back",
             evidence=evidence,
         )
+    if not seen:
+        message = "no step with so much drift, on so many prompts, that its loss would stand out"
+        return cannot_tell("RESUME", message, fix="give later steps, or more prompts per step", evidence=evidence)
     return ok("RESUME", f"no collapse of the distance from the reference over {len(means)} steps", evidence=evidence)
+
+
+def _log_squares(tally: Tally, rows: NDArray[np.bool_], known: bool) -> NDArray[np.float64]:
+    """Logarithm of the mean squared log ratio per token of each prompt (of each answer where prompts are not given)."""
+    used = np.flatnonzero(rows & (tally.n > 0))
+    unit = tally.prompt[used] if known and tally.prompt is not None else used
+    _, unit = np.unique(unit, return_inverse=True)
+    squares, tokens = np.bincount(unit, weights=tally.square[used]), np.bincount(unit, weights=tally.n[used])
+    return np.log(squares / tokens + FLOOR)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kleash.audit.evidence import Estimate, binomial_tail, grouped_mean, mean_and_se, t_limit, z_limit
-from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
+from kleash.audit.findings import Finding, cannot_tell, kl_specs, number, ok, problem
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -169,6 +169,9 @@ def coefficient(tally: Tally, declared: Declared, level: float) -> Finding:
     if declared.beta < low * (1 - COEFFICIENT_MARGIN):
         message = f"{text}, declared is {number(declared.beta)}: not converged, or the penalty counts more than once"
         return cannot_tell("COEFFICIENT", message, fix="use a later step", evidence=evidence)
+    if not 0 < high < 2 * low:
+        message = f"{text} [{number(low)}, {number(high)}]: a leash half as tight could not be told from this one"
+        return cannot_tell("COEFFICIENT", message, fix="give more prompts with several answers", evidence=evidence)
     return ok("COEFFICIENT", f"{text}, declared is {number(declared.beta)}", evidence=evidence)
 
 
@@ -195,6 +198,8 @@ def zero_variance(tally: Tally, declared: Declared, level: float) -> Finding:
             fix="drop such groups from the batch, penalty included, or mix in prompts of middling difficulty",
             evidence=evidence,
         )
+    if binomial_tail(math.ceil(0.9 * len(groups)), len(groups), 0.5) >= level:
+        return cannot_tell("ZERO_VARIANCE", f"{found}: too few groups", fix="give more groups", evidence=evidence)
     return ok("ZERO_VARIANCE", found, evidence=evidence)
 
 
@@ -215,7 +220,7 @@ def gain_bound(tally: Tally, declared: Declared, level: float) -> Finding:
         return cannot_tell(
             "GAIN_BOUND", message, fix="give 30 scored answers to 8 prompts of step 0 and of a later one"
         )
-    first, final, moved = (_mean(tally, x, at) for x, at in ((reward, start), (reward, end), (tally.delta, end)))
+    first, final, moved = (_mean(tally, x, at) for x, at in ((reward, start), (reward, end), (tally.drawn, end)))
     gain, error = final.value - first.value, math.hypot(first.se, final.se)
     t = t_limit(level / 2, min(first.n, final.n) - 1)
     upper = moved.value + t_limit(level / 2, moved.n - 1) * moved.se
@@ -225,6 +230,7 @@ def gain_bound(tally: Tally, declared: Declared, level: float) -> Finding:
         "gain_lo": gain - t * error,
         "kl_per_answer": moved.value,
         "kl_hi": upper,
+        "kl_spec": kl_specs(tally, sampler=True, kl_per_answer="nats per answer", kl_hi="nats per answer"),
         "bound": bound,
         "reward_range": declared.reward_range,
         "level": level,
@@ -242,6 +248,9 @@ def gain_bound(tally: Tally, declared: Declared, level: float) -> Finding:
             fix="score the same answers with the model the run started from",
             evidence=evidence,
         )
+    if not bound + t * error < declared.reward_range:
+        message = f"{found}: at this KL no gain within the range could pass it"
+        return cannot_tell("GAIN_BOUND", message, fix="check an earlier step, or give more answers", evidence=evidence)
     return ok("GAIN_BOUND", found, evidence=evidence)
 
 
@@ -262,7 +271,7 @@ def hacking(tally: Tally, declared: Declared, level: float) -> Finding:
     fall, rise = golds[best].value - golds[-1].value, rewards[-1].value - rewards[best].value
     fall_se, rise_se = math.hypot(golds[best].se, golds[-1].se), math.hypot(rewards[best].se, rewards[-1].se)
     z = z_limit(level / (2 * (len(steps) - 1)))
-    kl = float(tally.delta[tally.step == steps[best]].mean())
+    kl = float(tally.drawn[tally.step == steps[best]].mean())
     evidence = {
         "best_step": int(steps[best]),
         "last_step": int(steps[-1]),
@@ -271,6 +280,8 @@ def hacking(tally: Tally, declared: Declared, level: float) -> Finding:
         "reward_rise": rise,
         "reward_rise_se": rise_se,
         "kl_at_best": kl,
+        "kl_spec": kl_specs(tally, sampler=True, kl_at_best="nats per answer"),
+        "detectable_gold_fall": 2 * z * fall_se,
         "level": level,
     }
     since = f"since step {int(steps[best])} gold moved by {number(-fall)} and reward by {number(rise)}"
@@ -281,5 +292,10 @@ def hacking(tally: Tally, declared: Declared, level: float) -> Finding:
             causes=("the leash is too long for this judge: beyond this KL its score no longer means quality",),
             fix=f"go back to step {int(steps[best])} or hold its KL ({number(kl)} nats); fix the judge",
             evidence=evidence,
+        )
+    spread = float(gold[both].std())
+    if not z * fall_se <= spread:
+        return cannot_tell(
+            "HACKING", f"{since}, too noisy to tell", fix="score gold on more prompts", evidence=evidence
         )
     return ok("HACKING", since, evidence=evidence)

@@ -10,7 +10,7 @@ A dump is JSONL (``.jsonl``, also ``.gz``, or ``-`` for stdin) or Parquet. Its c
 ``mask``               optional, per token: 1 where the token counts, 0 for prompt, padding or tool output
 ``seq_logp``           sums over the answer instead of (or beside) the lists
 ``seq_ref_logp``       the same under the reference
-``length``             optional beside the sums: how many tokens were summed
+``length``             optional: how many tokens were summed, or count
 ``reward``, ``gold``   optional numbers per answer
 ``prompt_id``          optional: answers with one ``prompt_id`` (and one ``step``) form a group
 ``step``               optional whole number: how many updates the policy had had; 0 is before the first
@@ -23,6 +23,7 @@ from __future__ import annotations
 import gzip
 import json
 import sys
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -139,7 +140,7 @@ def _lines(path: str | Path) -> Iterator[tuple[int, bytes]]:
     try:
         with open(path, "rb") as raw:
             yield from numbered(gzip.GzipFile(fileobj=raw) if packed else raw)
-    except (EOFError, gzip.BadGzipFile) as error:
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(message("gzip", expected="a whole file", got=str(error)), path=path) from None
 
 
@@ -151,6 +152,11 @@ def _from_jsonl(path: str | Path) -> Iterator[Chunk]:
         row = _parse(line, path=path, number=number)
         if not columns:
             columns = _usable(list(row), path=path, line=number)
+        late = next((name for name in COLUMNS if name in row and name not in columns), None)
+        if late is not None:
+            fix = "give it in every row" + ("" if late in (*TOKEN_COLUMNS, "mask") else ", null where there is none")
+            text = message(late, expected="in the first row too", got="it from this row on", fix=fix)
+            raise DataError(text, path=path, line=number)
         lists = _row_lists(row, columns, path=path, number=number)
         rows.append((number, {**row, **lists}))
         tokens += len(lists["logp"]) if "logp" in lists else 0
@@ -170,6 +176,9 @@ def _parse(line: bytes, *, path: str | Path, number: int) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         got = f"{error.msg} at column {error.colno}"
         raise DataError(message("line", expected="one JSON object", got=got), path=path, line=number) from None
+    except (ValueError, RecursionError) as error:
+        got = "lists nested too deeply" if isinstance(error, RecursionError) else "a number of too many digits"
+        raise DataError(message("line", expected="one JSON object", got=got), path=path, line=number) from None
     if not isinstance(row, dict):
         kind = type(row).__name__
         raise DataError(message("line", expected="one JSON object", got=f"a {kind}"), path=path, line=number)
@@ -185,19 +194,32 @@ def _row_lists(row: dict[str, Any], columns: tuple[str, ...], *, path: str | Pat
         if not isinstance(value, list):
             got = "nothing" if value is None else f"a {type(value).__name__}"
             raise DataError(message(name, expected="a list of numbers", got=got), path=path, line=number)
+        kinds = _MASK_KINDS if name == "mask" else _KINDS
+        if not kinds.issuperset(map(type, value)):
+            bad = next(x for x in value if type(x) not in kinds)
+            raise DataError(message(name, expected="a list of numbers", got=_short(bad)), path=path, line=number)
         try:
             lists[name] = np.array(value, dtype=np.float64)
-        except (TypeError, ValueError):
-            lists[name] = np.empty((0, 0))
-        if lists[name].ndim != 1 or any(isinstance(x, str) for x in value[:1]):
-            bad = next((x for x in value if x is not None and not isinstance(x, (int, float))), value)
-            raise DataError(message(name, expected="a list of numbers", got=repr(bad)[:40]), path=path, line=number)
+        except OverflowError:
+            got = "a whole number past the float range"
+            raise DataError(message(name, expected="a list of numbers", got=got), path=path, line=number) from None
     sizes = {name: values.size for name, values in lists.items()}
     if len(set(sizes.values())) > 1:
         got = ", ".join(f"{name} {size}" for name, size in sizes.items())
         raise DataError(message("row", expected="lists of one length", got=got), path=path, line=number)
     _check_mask(lists.get("mask"), path=path, line=number)
     return lists
+
+
+_KINDS = {int, float, type(None)}
+_MASK_KINDS = {*_KINDS, bool}
+
+
+def _short(value: Any) -> str:
+    try:
+        return repr(value)[:40]
+    except (RecursionError, ValueError):
+        return f"a {type(value).__name__}"
 
 
 def _check_mask(mask: Floats | None, *, path: str | Path, line: int | None) -> None:
@@ -237,7 +259,16 @@ def _number(value: Any, *, name: str, path: str | Path, line: int) -> float:
     if value is None:
         return float("nan")
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise DataError(message(name, expected="a number", got=repr(value)[:40]), path=path, line=line)
+        raise DataError(message(name, expected="a number", got=_short(value)), path=path, line=line)
+    try:
+        value = float(value)
+    except OverflowError:
+        got = "a whole number past the float range"
+        raise DataError(message(name, expected="a number", got=got), path=path, line=line) from None
+    if name == "length" and value < 0:
+        raise DataError(
+            message(name, expected="a number of tokens, at least 0", got=f"{value:g}"), path=path, line=line
+        )
     if name == "step" and (not np.isfinite(value) or value != int(value) or value < 0):
         expected = "a whole number of updates, at least 0"
         raise DataError(message(name, expected=expected, got=f"{value}"), path=path, line=line)
@@ -247,7 +278,12 @@ def _number(value: Any, *, name: str, path: str | Path, line: int) -> float:
 
 
 def _label(value: Any) -> str:
-    return "" if value is None else value if isinstance(value, str) else json.dumps(value)
+    if value is None or isinstance(value, str):
+        return value or ""
+    try:
+        return json.dumps(value)
+    except (TypeError, ValueError, RecursionError):  # bytes, dates, decimals: any text that tells them apart
+        return f"{type(value).__name__} {value!s}"
 
 
 # ---------------------------------------------------------------------------------------------------------- Parquet
@@ -307,7 +343,7 @@ def _pack_table(table: pl.DataFrame, columns: tuple[str, ...], *, first: int, pa
             continue
         series = table[name]
         inner = getattr(series.dtype, "inner", None)
-        if inner is None or not (inner.is_numeric() or inner in (pl.Boolean, pl.Null)):
+        if inner is None or not (inner.is_numeric() or inner == pl.Null or (inner == pl.Boolean and name == "mask")):
             got = f"a column of {series.dtype}"
             raise DataError(message(name, expected="a column of lists of numbers", got=got), path=path)
         if series.null_count():
@@ -334,11 +370,7 @@ def _pack_table(table: pl.DataFrame, columns: tuple[str, ...], *, first: int, pa
         numbers={
             name: _table_numbers(table[name], first=first, path=path) for name in NUMBER_COLUMNS if name in columns
         },
-        labels={
-            name: ["" if x is None else x if isinstance(x, str) else json.dumps(x) for x in table[name].to_list()]
-            for name in LABEL_COLUMNS
-            if name in columns
-        },
+        labels={name: [_label(x) for x in table[name].to_list()] for name in LABEL_COLUMNS if name in columns},
         columns=columns,
     )
 
@@ -357,6 +389,10 @@ def _table_numbers(series: pl.Series, *, first: int, path: Path) -> Floats:
             row = int(np.flatnonzero(bad)[0])
             got = f"{array[row]:g} in row {first + row + 1}"
             raise DataError(message("step", expected="a whole number of updates, at least 0", got=got), path=path)
+    if series.name == "length" and (array < 0).any():
+        row = int(np.flatnonzero(array < 0)[0])
+        got = f"{array[row]:g} in row {first + row + 1}"
+        raise DataError(message("length", expected="a number of tokens, at least 0", got=got), path=path)
     if series.name in ("reward", "gold"):
         array[recorded & ~np.isfinite(array)] = np.inf
     return np.asarray(array, dtype=np.float64)

@@ -5,8 +5,18 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from kleash.audit.evidence import CAP, KEPT_MASS_MARGIN, NOISE_MEAN, grouped_mean, mean_from_sums, mixture
+from kleash.audit.evidence import (
+    CAP,
+    KEPT_MASS_MARGIN,
+    NOISE_MEAN,
+    SCORING_NOISE,
+    detectable,
+    grouped_mean,
+    mean_from_sums,
+    mixture,
+)
 from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
+from kleash.audit.tally import SURPRISAL_MARGIN
 
 if TYPE_CHECKING:
     from kleash.audit.declared import Declared
@@ -18,42 +28,60 @@ SPREAD_LIMIT = 1.05
 """Mean of exp|logp - behavior_logp| above which two engines are called suspicious in NeMo-RL's guide, where it is
 ``token_mult_prob_error`` and about 1.0 is healthy (github.com/NVIDIA-NeMo/RL/issues/1330)."""
 
-SURPRISAL_MARGIN = 0.01
-"""Nats per token by which mean surprisal may miss mean entropy: rounding of either; a temperature of .98 moves it more
-on text of 1 nat per token. Ours."""
+DETECTABLE = 0.05
+"""Kept mass that TRUNCATION must be able to miss before it says ok: top_p = .95 keeps .95 to .98."""
+
+STALE = 2 * math.sqrt(2) * SCORING_NOISE
+"""Spread of logp - behavior_logp above which the sampler's weights are taken for older than the policy's. Ours: twice
+what two kernels make of equal weights."""
 
 
 def truncation(tally: Tally, declared: Declared, level: float) -> Finding:
     """How much of the policy's mass can the sampler reach? Mean exp(logp - behavior_logp) is the kept mass.
 
     ``problem``: bets that the mean of the ratio, cut off at 2, is below .99 multiply their stake by more than
-    1 / level (Ville; exact). A sampler that renormalises after top-p or top-k shows the mass it keeps; one that reports
-    unfiltered log-probabilities hides it.
+    1 / level (Ville; exact for weights of one age). A sampler some updates old spreads the ratio both ways, and the cut
+    alone then lowers its mean; renormalising after top-p or top-k only lowers ratios. So the plain mean must be below
+    .99 too, by 3 standard errors, and less than 1 % of tokens may be raised by more than 0.2 nats; else
+    ``cannot-tell``. A sampler that reports unfiltered log-probabilities hides all of it.
     """
     n = max(1.0, tally.counts["sampler"])
-    mean, capped = tally.counts["sampler_ratio"] / n, tally.counts["sampler_capped"] / n
+    plain, _ = mean_from_sums(tally.counts["sampler_ratio"], tally.counts["sampler_ratio2"], n)
+    cut, _ = mean_from_sums(tally.counts["sampler_capped"], tally.counts["sampler_capped2"], n)
+    mean, capped, raised = plain.value, cut.value, tally.counts["sampler_raised"] / n
     wealth = mixture(tally.bets["sampler_below"])
     evidence = {
         "mean_ratio": mean,
+        "se": plain.se,
         "kept_mass": capped,
         "cap": CAP,
         "margin": KEPT_MASS_MARGIN,
+        "share_raised": raised,
         "tokens": int(n),
+        "detectable": detectable(cut.se, level),
         "p_value": math.exp(-max(wealth, 0.0)),
         "level": level,
     }
     found = f"the sampler reaches {number(capped)} of the policy's mass"
-    if wealth > -math.log(level):
+    falls = mean + 3 * plain.se < 1 - KEPT_MASS_MARGIN
+    if wealth > -math.log(level) and falls and raised < 0.01:
         return problem(
             "TRUNCATION",
             f"{found}: mean exp(logp - behavior_logp) is below 1",
             causes=(
                 "top-p, top-k or min-p sampling, with log-probabilities renormalised over the kept tokens",
                 "tokens are forbidden or forced at sampling and not at scoring",
+                "the policy has moved to tokens that an older sampler hardly ever drew",
             ),
             fix="sample from the full distribution, or divide the importance ratio by the kept mass",
             evidence=evidence,
         )
+    if raised >= 0.01 and capped < 1 - KEPT_MASS_MARGIN:
+        message = f"{raised:.0%} of tokens are likelier now than when drawn: the sampler is older, or another engine"
+        fix = "repeat on the first batch after a weight update, where the two must agree"
+        return cannot_tell("TRUNCATION", message, fix=fix, evidence=evidence)
+    if not detectable(cut.se, level) <= DETECTABLE:
+        return cannot_tell("TRUNCATION", f"{found}, by {int(n)} tokens", fix="give more answers", evidence=evidence)
     if capped < 1 - KEPT_MASS_MARGIN:
         return cannot_tell("TRUNCATION", f"{found}, by {int(n)} tokens", fix="give more answers", evidence=evidence)
     return ok("TRUNCATION", found, evidence=evidence)
@@ -76,6 +104,7 @@ def sampler(tally: Tally, declared: Declared, level: float) -> Finding:
         "mean_exp_abs_difference": spread,
         "rms_difference": math.sqrt(tally.counts["sampler_square"] / n),
         "noise_mean": NOISE_MEAN,
+        "detectable": detectable(error, level),
         "p_value": math.exp(-max(wealth, 0.0)),
         "level": level,
     }
@@ -92,6 +121,8 @@ def sampler(tally: Tally, declared: Declared, level: float) -> Finding:
             fix="score one batch with both engines at equal weights; the differences must average to nothing",
             evidence=evidence,
         )
+    if not detectable(error, level) <= 0.1:
+        return cannot_tell("SAMPLER", f"{found}, by {int(n)} tokens", fix="give more answers", evidence=evidence)
     if spread > SPREAD_LIMIT:
         message = (
             f"{found}, and single tokens differ by a factor of {number(spread)} on average: stale, or another engine"
@@ -104,28 +135,46 @@ def sampler(tally: Tally, declared: Declared, level: float) -> Finding:
 def surprisal(tally: Tally, declared: Declared, level: float) -> Finding:
     """Tokens drawn from a distribution surprise it by its entropy on average: mean(-logp) equals mean(entropy).
 
-    Tells sharpened, truncated or hotter sampling from the policy's side alone. ``problem``: the two-sided t interval
-    over answers at the check's level lies outside ``+- 0.01`` nats per token (asymptotic; answers are the units).
+    Tells sharpened, truncated or hotter sampling from the policy's side alone. ``problem``: bets that the mean misses
+    by more than 0.01 nats per token multiply their stake by more than 1 / level. Exact for vocabularies of up to
+    262,144 tokens: surprisal is cut off at 18.4 nats, which bounds the bets, and no variance is estimated. Where
+    ``behavior_logp`` shows that the sampler is older than the policy (`STALE`), it is ``cannot-tell``.
     """
     assert tally.surprisal_gap is not None
     used = tally.n > 0
     gap = grouped_mean(tally.surprisal_gap[used], tally.n[used])
-    low, high = gap.limits(level)
-    entropy = tally.counts["entropy"] / max(1.0, tally.counts["surprisal"])
-    evidence = {"gap": gap.value, "se": gap.se, "entropy": entropy, "lo": low, "hi": high, "level": level}
+    tokens = max(1.0, tally.counts["surprisal"])
+    wealth = mixture(tally.bets["surprisal"])
+    least = max(detectable(gap.se, level), SURPRISAL_MARGIN + 20 * math.log(10 / level) / tokens)
+    evidence = {
+        "gap": gap.value,
+        "se": gap.se,
+        "entropy": tally.counts["entropy"] / tokens,
+        "detectable": least,
+        "p_value": math.exp(-max(wealth, 0.0)),
+        "level": level,
+    }
     found = f"mean surprisal minus entropy is {number(gap.value)} +- {number(gap.se)} nats per token"
-    if gap.n < 30:
-        return cannot_tell(
-            "SURPRISAL", f"{found}, from {gap.n} answers", fix="give at least 30 answers", evidence=evidence
-        )
-    if low > SURPRISAL_MARGIN or high < -SURPRISAL_MARGIN:
+    if wealth > -math.log(level):
+        if tally.has_sampler and math.sqrt(tally.counts["sampler_square"] / tally.counts["sampler"]) > STALE:
+            message = f"{found}, and behavior_logp is not logp: the sampler is older, or another engine"
+            fix = "repeat on the first batch after a weight update, where the two must agree"
+            return cannot_tell("SURPRISAL", message, fix=fix, evidence=evidence)
         sharper = gap.value < 0
         likely = "a temperature below 1, top-p or top-k at sampling" if sharper else "a temperature above 1 at sampling"
         return problem(
             "SURPRISAL",
             f"{found}: sampling is {'sharper' if sharper else 'flatter'} than the policy that scored it",
-            causes=(likely, "the tokens were drawn by other weights than the ones that scored them"),
+            causes=(
+                likely,
+                "the tokens were drawn by other weights than the ones that scored them",
+                "the answers are a selection, or entropy is not that of the policy's full distribution",
+            ),
             fix="score at the sampling temperature and sample from the full distribution",
             evidence=evidence,
+        )
+    if gap.n < 30 or not least <= 0.1:
+        return cannot_tell(
+            "SURPRISAL", f"{found}, from {gap.n} answers", fix="give more answers, 30 at least", evidence=evidence
         )
     return ok("SURPRISAL", found, evidence=evidence)

@@ -40,12 +40,11 @@ def report_view(report: CheckReport) -> RenderableType:
 
 
 def _effective(facts: dict[str, object]) -> list[RenderableType]:
-    found = facts.get("effective_beta")
+    found, reason = facts.get("effective_beta"), facts.get("effective_beta_reason")
     if not isinstance(found, dict):
-        return []
+        return [Text(f"effective beta: {reason}")] if reason else []
     value, low, high, r2 = (found[name] for name in ("value", "lo", "hi", "r2"))
-    loose = " (too loose a relation to read a beta from)" if r2 < 0.5 else ""
-    return [Text(f"effective beta {value:.3g} [{low:.3g}, {high:.3g}], R² {r2:.2f}{loose}")]
+    return [Text(f"effective beta {value:.3g} [{low:.3g}, {high:.3g}], R² {r2:.2f}")]
 
 
 def _table(findings: Sequence[Finding]) -> Table:

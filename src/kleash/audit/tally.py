@@ -1,6 +1,6 @@
 """What does a dump say? One pass over it, in bounded memory, to the statistics that every check reads.
 
-Token columns are reduced as they stream by; what is kept grows with the number of answers (about 100 bytes each), not
+Token columns are reduced as they stream by; what is kept grows with the number of answers (about 300 bytes each), not
 of tokens. The checks are pure functions of the `Tally` that comes out.
 """
 
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kleash import kl
-from kleash.audit.evidence import log_e_above, log_e_below
+from kleash.audit.evidence import log_e_above, log_e_below, log_e_surprisal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,6 +38,13 @@ POSITIVE = 0.25
 SENTINEL = -1000.0
 LEAST_SURPRISAL = 0.1  # nats per token of a very sure policy: how long an answer may be whose length is not given
 NEARER = 0.75  # a list one position off is nearer after moving it by a quarter at least
+VARIES = 0.1  # nats between neighbours, on average: what a list must vary for its position to be told
+CERTAIN = -0.01  # nats: above it a token is (nearly) certain, and one like the next
+RAISED = 0.2  # nats by which no scoring noise raises a token: renormalising after truncation only lowers ratios
+COPY = 40.0  # nats: two of a million draws agree in an answer less likely than exp(-40) with a chance of 2e-6
+SURPRISAL_MARGIN = 0.01
+"""Nats per token by which mean surprisal may miss mean entropy: rounding of either; a temperature of .98 moves it more
+on text of 1 nat per token. Ours."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +52,12 @@ class Tally:
     """Everything the rollout checks know of a dump. Arrays over answers have shape (rows,).
 
     ``delta``, ``square`` and ``ratio`` are sums over an answer's counted finite tokens of logp - ref_logp, its square
-    and exp(ref_logp - logp). ``counts`` holds plain counts and sums over the dump by name, ``bets`` log wealth by test,
-    ``moments`` the grouped sums behind slopes. ``prompt`` numbers the prompts (-1: not given). ``probes`` are the rows
-    with a ``probe_id``: nobody's samples, counted nowhere else (label, step, ref_total, n). ``first_bad`` is the first
-    row with a non-finite value by column.
+    and exp(ref_logp - logp). ``drawn`` is the sum under the law that drew the tokens: behavior_logp - ref_logp where
+    the dump has it. Exact copies of an answer are counted once. ``counts`` holds plain counts and sums over the dump by
+    name, ``bets`` log wealth by test, ``moments`` the grouped sums behind slopes, ``edges`` the values that answers
+    repeat at their start and end. ``prompt`` numbers the prompts (-1: not given). ``probes`` are the rows with a
+    ``probe_id``: nobody's samples, counted nowhere else (label, step, ref_total, n). ``first_bad`` is the first row
+    with a non-finite value by column.
     """
 
     rows: int
@@ -56,6 +66,7 @@ class Tally:
     listed: int
     n: Ints
     delta: Floats
+    drawn: Floats
     square: Floats
     ratio: Floats
     surprisal_gap: Floats | None
@@ -66,10 +77,9 @@ class Tally:
     bets: dict[str, Floats]
     moments: dict[str, Floats]
     heights: Ints
+    drawn_heights: Ints
     k3_histogram: tuple[Ints, Floats]
-    list_lengths: tuple[int, int]
-    tails: Counter[tuple[float, float]]
-    tail_lengths: Counter[int]
+    edges: dict[tuple[str, str], Counter[float]]
     first_bad: dict[str, int]
     beyond_sums: tuple[int, float]
 
@@ -77,6 +87,16 @@ class Tally:
     def has_tokens(self) -> bool:
         """Whether the dump has log-probabilities per token, not only sums."""
         return "logp" in self.columns
+
+    @property
+    def has_sampler(self) -> bool:
+        """Whether the sampler's own log-probabilities are there."""
+        return self.counts["sampler"] > 0
+
+    @property
+    def copies(self) -> int:
+        """How many rows are exact copies of an earlier one, too unlikely to be drawn twice."""
+        return int(self.counts["copies"])
 
     @property
     def probe_rows(self) -> int:
@@ -99,10 +119,11 @@ class _Running:
         self.moments: dict[str, Floats] = {}
         self.heights = np.zeros(len(HEIGHTS), dtype=np.int64)
         self.histogram = (np.zeros(BINS, dtype=np.int64), np.zeros(BINS))
-        self.tails: Counter[tuple[float, float]] = Counter()
-        self.tail_lengths: Counter[int] = Counter()
+        self.drawn_heights = np.zeros(len(HEIGHTS), dtype=np.int64)
+        self.edges: defaultdict[tuple[str, str], Counter[float]] = defaultdict(Counter)
+        self.seen: set[bytes] = set()
+        self.outcomes: defaultdict[str, set[bytes]] = defaultdict(set)
         self.first_bad: dict[str, int] = {}
-        self.lengths = (2**62, 0)
         self.label_codes: dict[str, dict[str, int]] = {}
         self.beyond = (0, 0.0)
 
@@ -118,11 +139,17 @@ class _Running:
 
 
 def tally(chunks: Iterable[Chunk]) -> Tally:
-    """Reduce a stream of chunks to a `Tally`."""
+    """Reduce a stream of chunks to a `Tally`. What leaves the float range is infinite or NaN here, and never ``ok``."""
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        return _tally(chunks)
+
+
+def _tally(chunks: Iterable[Chunk]) -> Tally:
     run, columns, rows = _Running(), frozenset[str](), 0
     for whole in chunks:
         columns = frozenset(whole.columns)
         chunk = _without_probes(run, whole) if "probe_id" in columns else whole
+        chunk = _without_copies(run, chunk) if "logp" in columns else chunk
         rows += chunk.rows
         if "logp" in columns:
             _tokens(run, chunk)
@@ -149,6 +176,7 @@ def tally(chunks: Iterable[Chunk]) -> Tally:
         listed=int(run.counts["listed"]),
         n=joined("n") if "logp" in columns else np.zeros(rows, dtype=np.int64),
         delta=joined("delta"),
+        drawn=joined("drawn"),
         square=joined("square") if "logp" in columns else np.zeros(rows),
         ratio=joined("ratio") if "logp" in columns else np.zeros(rows),
         surprisal_gap=joined("surprisal_gap"),
@@ -159,10 +187,9 @@ def tally(chunks: Iterable[Chunk]) -> Tally:
         bets=run.bets,
         moments=run.moments,
         heights=run.heights,
+        drawn_heights=run.drawn_heights,
         k3_histogram=run.histogram,
-        list_lengths=run.lengths,
-        tails=run.tails,
-        tail_lengths=run.tail_lengths,
+        edges=dict(run.edges),
         first_bad=run.first_bad,
         beyond_sums=run.beyond,
     )
@@ -179,17 +206,50 @@ def _without_probes(run: _Running, chunk: Chunk) -> Chunk:
         if "ref_logp" in chunk.tokens:
             owner = np.repeat(np.arange(chunk.rows), np.diff(chunk.offsets))
             counted = np.where(chunk.mask, chunk.tokens["ref_logp"], 0.0)
+            for name in ("logp", "ref_logp"):
+                bad = chunk.mask & rows[owner] & ~np.isfinite(chunk.tokens[name])
+                if bad.any():
+                    run.bad(name, chunk.row(int(owner[np.flatnonzero(bad)[0]])), int(bad.sum()))
             run.keep("probe_ref_total", np.bincount(owner, weights=counted, minlength=chunk.rows)[rows])
             run.keep("probe_n", np.bincount(owner, weights=chunk.mask, minlength=chunk.rows).astype(np.int64)[rows])
         else:
+            bad = rows & ~np.isfinite(chunk.numbers["seq_ref_logp"])
+            if bad.any():
+                run.bad("ref_logp", chunk.row(int(np.flatnonzero(bad)[0])), int(bad.sum()))
             run.keep("probe_ref_total", chunk.numbers["seq_ref_logp"][rows])
-            run.keep("probe_n", np.ones(len(coded), dtype=np.int64))
-    kept = np.flatnonzero(~rows)
-    inside = np.repeat(~rows, np.diff(chunk.offsets))
+            length = chunk.numbers.get("length", np.zeros(chunk.rows))[rows]
+            run.keep("probe_n", np.where(np.isfinite(length), length, 0).astype(np.int64))
+    return _only(chunk, ~rows)
+
+
+def _without_copies(run: _Running, chunk: Chunk) -> Chunk:
+    """Leave out exact copies of earlier answers: the same numbers in every digit, too many nats for a second draw.
+
+    Answers likelier than ``exp(-COPY)`` may well be drawn twice and are all kept: taking them once would bias the mean.
+    """
+    owner = np.repeat(np.arange(chunk.rows), np.diff(chunk.offsets))
+    logp = np.where(chunk.mask & np.isfinite(chunk.tokens["logp"]), chunk.tokens["logp"], 0.0)
+    nats = np.bincount(owner, weights=logp, minlength=chunk.rows)
+    fresh = np.ones(chunk.rows, dtype=bool)
+    for i in np.flatnonzero(nats < -COPY):
+        part = slice(int(chunk.offsets[i]), int(chunk.offsets[i + 1]))
+        digest = blake2b(digest_size=8)
+        for values in (chunk.mask, *chunk.tokens.values()):
+            digest.update(np.ascontiguousarray(values[part]).data)
+        fresh[i] = digest.digest() not in run.seen
+        run.seen.add(digest.digest())
+    run.counts["copies"] += int((~fresh).sum())
+    return chunk if fresh.all() else _only(chunk, fresh)
+
+
+def _only(chunk: Chunk, rows: NDArray[np.bool_]) -> Chunk:
+    """The chunk with some rows only; they keep their places in the file."""
+    kept = np.flatnonzero(rows)
+    inside = np.repeat(rows, np.diff(chunk.offsets))
     return replace(
         chunk,
         rows=kept.size,
-        numbered=chunk.first_row + kept,
+        numbered=chunk.first_row + kept if chunk.numbered is None else chunk.numbered[kept],
         offsets=np.concatenate([[0], np.cumsum(np.diff(chunk.offsets)[kept])]).astype(np.int64),
         tokens={name: values[inside] for name, values in chunk.tokens.items()},
         mask=chunk.mask[inside],
@@ -217,6 +277,7 @@ def _sums(run: _Running, chunk: Chunk) -> None:
     with np.errstate(invalid="ignore"):
         delta = np.where(good, logp - ref, 0.0)
     run.keep("delta", delta)
+    run.keep("drawn", delta)
     run.keep("ref_total", ref)
     run.keep("logp_total", logp)
     with np.errstate(over="ignore"):
@@ -233,8 +294,6 @@ def _sums(run: _Running, chunk: Chunk) -> None:
 
 def _tokens(run: _Running, chunk: Chunk) -> None:
     rows, lengths = chunk.rows, np.diff(chunk.offsets)
-    if rows:
-        run.lengths = (min(run.lengths[0], int(lengths.min())), max(run.lengths[1], int(lengths.max())))
     run.counts["listed"] += int(chunk.offsets[-1])
     owner_all = np.repeat(np.arange(rows), lengths)
     active = np.flatnonzero(chunk.mask)
@@ -245,6 +304,12 @@ def _tokens(run: _Running, chunk: Chunk) -> None:
     run.counts["empty"] += int((n == 0).sum())
     if (n == 0).any():
         run.first_bad.setdefault("mask", chunk.row(int(np.flatnonzero(n == 0)[0])))
+    if "length" in chunk.numbers:
+        length = chunk.numbers["length"]
+        run.counts["length_given"] += int(np.isfinite(length).sum())
+        run.counts["length_passed"] += int((n > length).sum())
+        if (n > length).any():
+            run.first_bad.setdefault("length", chunk.row(int(np.flatnonzero(n > length)[0])))
     good = np.isfinite(logp) & np.isfinite(ref)
     for name in chunk.tokens:
         bad = ~np.isfinite(chunk.tokens[name][active])
@@ -253,7 +318,13 @@ def _tokens(run: _Running, chunk: Chunk) -> None:
     _padding(run, logp, ref, owner, n)
     with np.errstate(invalid="ignore"):
         delta = np.where(good, logp - ref, 0.0)
+    drew = good
+    law = logp
+    if "behavior_logp" in chunk.tokens:  # the tokens are the sampler's: its law has the identity, the policy's has not
+        law = chunk.tokens["behavior_logp"][active]
+        drew = good & np.isfinite(law)
     _identity(run, delta, good, owner, rows)
+    _drawn(run, np.where(drew, law - ref, 0.0), delta, drew, owner, rows)
     run.keep("logp_total", np.bincount(owner, weights=np.where(good, logp, 0.0), minlength=rows))
     run.keep("ref_total", np.bincount(owner, weights=np.where(good, ref, 0.0), minlength=rows))
     group = (chunk.first_row + owner) % GROUPS
@@ -266,23 +337,12 @@ def _tokens(run: _Running, chunk: Chunk) -> None:
 
 def _identity(run: _Running, delta: Floats, good: NDArray[np.bool_], owner: Ints, rows: int) -> None:
     finite, who = delta[good], owner[good]
-    with np.errstate(over="ignore"):  # an infinite ratio is told as such; the bets and the evidence can take it
-        up, down = np.exp(-finite), np.exp(finite)
-        squares = {"ww": float((up * up).sum()), "vv": float((down * down).sum())}
-    third = kl.k3(finite)
+    up, third = np.exp(-finite), kl.k3(finite)
     run.counts["tokens"] += int(good.size)
     run.counts["granted"] += int(good.size)
     run.counts["finite"] += int(good.sum())
-    for name, values in (("w", up), ("v", down), ("delta", finite)):
-        run.counts[name] += float(values.sum())
-    for name, total in squares.items():
-        run.counts[name] += total
-    run.counts["square"] += float(np.square(finite).sum())
-    run.counts["absolute"] += float(np.abs(finite).sum())
     run.counts["zero_delta"] += int((finite == 0).sum())
     run.counts["clamped"] += int((third >= 10).sum())
-    run.bet("identity", log_e_above(np.where(good, np.exp(np.minimum(-delta, 700.0)), 0.0)))
-    run.bet("swapped", log_e_above(np.where(good, np.exp(np.minimum(delta, 700.0)), 0.0)))
     run.heights += np.array([int((finite <= -h).sum()) for h in HEIGHTS])
     for name, values in (("delta", finite), ("square", np.square(finite)), ("ratio", up)):
         run.keep(name, np.bincount(who, weights=values, minlength=rows))
@@ -291,6 +351,20 @@ def _identity(run: _Running, delta: Floats, good: NDArray[np.bool_], owner: Ints
     where = (decades * PER_DECADE).astype(np.int64)
     run.histogram[0][:] += np.bincount(where, minlength=BINS)
     run.histogram[1][:] += np.bincount(where, weights=third, minlength=BINS)
+
+
+def _drawn(run: _Running, drawn: Floats, delta: Floats, good: NDArray[np.bool_], owner: Ints, rows: int) -> None:
+    """The ratios of the reference to the law that drew the tokens, and the exchanged ones."""
+    up, down = np.exp(-drawn[good]), np.exp(delta[good])  # infinity is told as such; bets and evidence can take it
+    for name, values in (("w", up), ("v", down)):
+        run.counts[name] += float(values.sum())
+        run.counts[name * 2] += float((values * values).sum())
+    run.counts["drawn"] += int(good.sum())
+    run.bet("identity", log_e_above(np.where(good, np.exp(np.minimum(-drawn, 700.0)), 0.0)))
+    run.bet("swapped", log_e_above(np.where(good, np.exp(np.minimum(delta, 700.0)), 0.0)))
+    run.drawn_heights += np.array([int((drawn[good] <= -h).sum()) for h in HEIGHTS])
+    run.keep("drawn", np.bincount(owner, weights=drawn, minlength=rows))
+    run.counts["sampler_to_reference"] += float(np.square(drawn).sum())
 
 
 def _moments(run: _Running, name: str, x: Floats, y: Floats, group: Ints) -> None:
@@ -311,24 +385,40 @@ def _shift(
 ) -> None:
     """Is ``right`` nearer to ``left`` one position later or earlier? Per answer, over neighbouring active tokens.
 
-    Distances are cut off at 1 nat, or a few large log ratios would speak for the whole answer.
+    In place only tokens with a neighbour on both sides are compared, moved all pairs of neighbours: every value of the
+    first sum stands in the second too, so a first or last token that has drifted cannot speak for moving. Distances are
+    cut off at 1 nat, or a few large log ratios would. Answers that say little of positions (fewer than five tokens in a
+    row, or hardly any variation in one list) are not judged, and equal outcomes of equal answers count once.
     """
-    pair = np.flatnonzero((owner[1:] == owner[:-1]) & (np.diff(position) == 1) & good[1:] & good[:-1])
-    who = owner[pair]
-    judged = np.bincount(who, minlength=rows) >= 4
+    follows = (owner[1:] == owner[:-1]) & (np.diff(position) == 1) & good[1:] & good[:-1]
+    pair = np.flatnonzero(follows)
+    inner = np.flatnonzero(follows[1:] & follows[:-1]) + 1
 
-    def distance(a: Ints, b: Ints) -> Floats:
-        apart = np.minimum(np.abs(left[a] - right[b]), 1.0)
+    def total(a: Floats, b: Floats, who: Ints) -> Floats:
+        apart = np.minimum(np.abs(a - b), 1.0)
         return np.asarray(np.bincount(who, weights=apart, minlength=rows), dtype=np.float64)
 
-    here = (distance(pair, pair) + distance(pair + 1, pair + 1)) / 2
+    here = total(left[inner], right[inner], owner[inner])
+    many = np.bincount(owner[pair], minlength=rows)
+    judged = (np.bincount(owner[inner], minlength=rows) >= 3) & (many >= 4)
+    for values in (left, right):
+        judged &= total(values[pair], values[pair + 1], owner[pair]) >= VARIES * many
+    moved = {
+        "later": total(left[pair], right[pair + 1], owner[pair]),
+        "earlier": total(left[pair + 1], right[pair], owner[pair]),
+    }
+    told = np.stack([here, *moved.values()])
+    for i in np.flatnonzero(judged):
+        outcome = told[:, i].tobytes()
+        judged[i] = outcome not in run.outcomes[name]
+        run.outcomes[name].add(outcome)
     run.counts[f"{name}_judged"] += int(judged.sum())
     run.counts[f"{name}_pairs"] += int(pair.size)
+    run.counts[f"{name}_inner"] += int(inner.size)
     run.counts[f"{name}_distance"] += float(here.sum())
-    for label, a, b in (("later", pair, pair + 1), ("earlier", pair + 1, pair)):
-        moved = distance(a, b)
-        run.counts[f"{name}_{label}"] += int((judged & (moved < NEARER * here)).sum())
-        run.counts[f"{name}_{label}_distance"] += float(moved.sum())
+    for label, distance in moved.items():
+        run.counts[f"{name}_{label}"] += int((judged & (distance < NEARER * here)).sum())
+        run.counts[f"{name}_{label}_distance"] += float(distance.sum())
 
 
 def _padding(run: _Running, logp: Floats, ref: Floats, owner: Ints, n: Ints) -> None:
@@ -338,27 +428,43 @@ def _padding(run: _Running, logp: Floats, ref: Floats, owner: Ints, n: Ints) -> 
         run.counts[f"sentinel_{name}"] += int(((values <= SENTINEL) & np.isfinite(values)).sum())
     if logp.size == 0:
         return
-    same = np.zeros(logp.size, dtype=bool)
-    same[1:] = (owner[1:] == owner[:-1]) & (logp[1:] == logp[:-1]) & (ref[1:] == ref[:-1])
-    start = np.where(same, -1, np.arange(logp.size))
     ends = np.cumsum(n)[n > 0] - 1
     begins = ends - n[n > 0] + 1
-    length = ends - np.maximum.reduceat(start, begins) + 1
     whole = ends[np.isfinite(logp[ends]) & np.isfinite(ref[ends])]
-    last = logp[whole] - ref[whole]
-    run.counts["last_delta"] += float(last.sum())
-    run.counts["last"] += int(last.size)
-    repeated = length >= 2
-    for end, run_length in zip(ends[repeated], length[repeated], strict=True):
-        run.tails[float(logp[end]), float(ref[end])] += 1
-        run.tail_lengths[int(run_length)] += 1
-    run.counts["tail_tokens"] += int(length[repeated].sum())
+    run.counts["last_delta"] += float((logp[whole] - ref[whole]).sum())
+    run.counts["last"] += int(whole.size)
     run.counts["neighbours"] += int(logp.size - begins.size)
-    run.counts["repeats"] += int(same.sum())
-    run.counts["endings"] += int((n >= 2).sum())
-    zero = (logp == 0) & (ref == 0)
-    run.counts["zero_pairs"] += int(zero.sum())
-    run.counts["zero_tail"] += int(length[repeated & zero[ends]].sum())
+    run.counts["edges"] += int((n >= 2).sum())
+    inside = owner[1:] == owner[:-1]
+    for name, values in (("logp", logp), ("ref_logp", ref)):
+        sure = values > CERTAIN
+        for kind, same in (
+            ("fill", inside & (values[1:] == values[:-1]) & ~sure[1:]),
+            ("certain", inside & sure[1:] & sure[:-1]),
+        ):
+            run.counts[f"{kind}_{name}"] += int(same.sum())
+            for side, length, at in (
+                ("start", *_run_from(same, begins, ends)),
+                ("end", *_run_to(same, begins, ends)),
+            ):
+                long = length > 0
+                run.counts[f"{kind}_{name}_{side}"] += int(length[long].sum())
+                found = values[at[long]].tolist() if kind == "fill" else [0.0] * int(long.sum())
+                run.edges[f"{kind}_{name}", side].update(found)
+
+
+def _run_to(same: NDArray[np.bool_], begins: Ints, ends: Ints) -> tuple[Ints, Ints]:
+    """How many neighbours before the end of each answer are alike, and where the answers end."""
+    last = np.where(same, -1, np.arange(same.size))  # the last place before which a token differs from the next
+    seen = np.maximum.accumulate(last) if same.size else last
+    before = np.where(ends > begins, seen[np.maximum(ends - 1, 0)] if same.size else -1, ends - 1)
+    return ends - 1 - np.maximum(before, begins - 1), ends
+
+
+def _run_from(same: NDArray[np.bool_], begins: Ints, ends: Ints) -> tuple[Ints, Ints]:
+    """How many neighbours after the start of each answer are alike, and where the answers start."""
+    length, _ = _run_to(same[::-1], same.size - ends[::-1], same.size - begins[::-1])
+    return length[::-1], begins
 
 
 def _optional(
@@ -377,7 +483,10 @@ def _optional(
         run.counts["sampler_ratio"] += float(ratio.sum())
         with np.errstate(over="ignore"):
             run.counts["sampler_ratio2"] += float(np.square(ratio).sum())
-        run.counts["sampler_capped"] += float(np.minimum(ratio[both], 2.0).sum())
+        capped = np.minimum(ratio[both], 2.0)
+        run.counts["sampler_capped"] += float(capped.sum())
+        run.counts["sampler_capped2"] += float(np.square(capped).sum())
+        run.counts["sampler_raised"] += int((gap > RAISED).sum())
         run.counts["sampler_spread"] += float(np.exp(np.minimum(np.abs(gap[both]), 700.0)).sum())
         run.counts["sampler_square"] += float(np.square(gap).sum())
         _moments(run, "temperature_sampler", logp[both], behavior[both], group[both])
@@ -389,4 +498,5 @@ def _optional(
             gap = np.where(both, -logp - entropy, 0.0)
         run.counts["surprisal"] += int(both.sum())
         run.counts["entropy"] += float(np.where(both, entropy, 0.0).sum())
+        run.bet("surprisal", log_e_surprisal(-logp[both], entropy[both], margin=SURPRISAL_MARGIN))
         run.keep("surprisal_gap", np.bincount(owner, weights=gap, minlength=rows))

@@ -1,6 +1,7 @@
 """The command line: ``kleash COMMAND``. Each command is a thin file of its own, loaded when it is called.
 
-Exit codes: 0 good, 1 a check failed, 2 wrong use or bad input (one line on stderr), 130 interrupted.
+Exit codes: 0 good, 1 a check failed, 2 wrong use, bad input or an unexpected error (one line on stderr), 130
+interrupted.
 """
 
 from __future__ import annotations
@@ -94,6 +95,10 @@ def _run(group: click.Group, arguments: list[str], prog_name: str) -> int:
     except BrokenPipeError:  # the reader has seen enough: be as quiet about it as any program that dies of SIGPIPE
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except Exception as error:  # noqa: BLE001  1 means that a check failed: a fault of kleash itself must never say so
+        told = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        hint = "" if state["debug"] else "; --debug prints the traceback"
+        return _stopped(2, f"unexpected error, a fault of kleash: {told}{hint}", state)
 
 
 def _stopped(code: int, text: str, state: Mapping[str, bool]) -> int:
