@@ -1,6 +1,6 @@
-"""Is the leash attached? Checks of rollout dumps, each answered ok, problem, cannot-tell or not-run.
+"""Is the leash attached? Checks of rollout dumps and training logs: ok, problem, cannot-tell or not-run.
 
-`check` is the whole of it. What it can check, and what each check needs, is `CHECKS`.
+`check` is the whole of it. What it can check, and what each check needs, is `CHECKS` for dumps, `LOG_CHECKS` for logs.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import numpy as np
 from kleash._checks import message
 from kleash._files import sha256
 from kleash.audit.catalogue import CHECKS, NEEDS, run_checks
-from kleash.audit.declared import Declared, read_declared
+from kleash.audit.declared import Declared, read_config
 from kleash.audit.findings import Check, Finding, kl_specs
+from kleash.audit.inputs import check_logs, sort_inputs
+from kleash.audit.log_catalogue import LOG_CHECKS, LOG_NEEDS
 from kleash.audit.result import Catalogue, CheckedInput, CheckReport, about
 from kleash.audit.rewards import R2_LEAST, effective_beta
 from kleash.audit.rollouts import Chunk, read_chunks
@@ -25,6 +27,7 @@ from kleash.errors import OptionError
 
 __all__ = [
     "CHECKS",
+    "LOG_CHECKS",
     "Catalogue",
     "Check",
     "CheckReport",
@@ -32,6 +35,7 @@ __all__ = [
     "Declared",
     "Finding",
     "check",
+    "check_logs",
     "check_rollouts",
     "list_checks",
 ]
@@ -43,33 +47,42 @@ def check(
     config: str | Path | None = None,
     beta: float | None = None,
     reward_range: tuple[float, float] | None = None,
+    gold: str | None = None,
+    trainer: str | None = None,
 ) -> CheckReport:
-    """Check rollout dumps: whether the KL penalty is attached and means what its owner thinks.
+    """Check rollout dumps and training logs: whether the KL penalty is attached and means what its owner thinks.
 
-    Use it on answers that a trainer has scored, during a run or after it. It reads the numbers only and needs no model.
-    It does not say that a run is well: it says which checks ran, what they found, and which could not run.
+    Use it on what a run has left behind, while it runs or after. It reads numbers only and needs no model. It does not
+    say that a run is well: it says which checks ran, what they found, and which could not run.
 
     Parameters
     ----------
     paths
-        Dumps, JSONL or Parquet (`kleash.audit.rollouts` lists the columns); ``-`` is stdin.
+        Dumps, JSONL or Parquet (`kleash.audit.rollouts` lists the columns; ``-`` is stdin), training logs
+        (`kleash.logs` reads eight trainers' and plain tables), or folders of both. The kind is told by the content.
     config
-        TOML or JSON with what the dump cannot show: ``beta``, ``reward_min``, ``reward_max``, ``estimator``,
-        ``placement``.
+        TOML or JSON with what the files cannot show: ``beta``, ``reward_min``, ``reward_max``, ``estimator``,
+        ``placement``; or, for logs, the trainer's own configuration under its own option names.
     beta
-        The declared coefficient, reward units per nat; over ``config``.
+        The declared coefficient; over ``config``. For a dump in reward units per nat of the whole answer, for a log the
+        number that the trainer was given.
     reward_range
         Lowest and highest score the judge can give; over ``config``.
+    gold
+        For logs: the column that holds true quality, a reward function (one of weight 0, say) or any key.
+    trainer
+        For logs: who wrote them, where the keys leave it open (TRL's GRPO and RLOO write the same).
 
     Returns
     -------
     CheckReport
-        Findings per input, with evidence in numbers, causes in order of likelihood, and what to do.
+        Findings per input, with evidence in numbers, causes in order of likelihood, and what to do. Two or more logs
+        with known coefficients also give a Frontier.
 
     Raises
     ------
     KleashError
-        An input is missing, empty, or not a rollout dump.
+        An input is missing, empty, or neither a rollout dump nor a training log.
 
     Notes
     -----
@@ -88,12 +101,14 @@ def check(
     """
     names = [paths] if isinstance(paths, str | Path) else list(paths)
     if not names:
-        raise OptionError(message("paths", expected="at least one rollout dump", got="none"))
-    declared = Declared() if config is None else read_declared(config)
+        raise OptionError(message("paths", expected="at least one rollout dump or training log", got="none"))
+    declared, settings = (Declared(), {}) if config is None else read_config(config)
     low, high = (None, None) if reward_range is None else reward_range
     declared = declared.updated(beta=beta, reward_min=low, reward_max=high)
-    inputs, findings = [], []
-    for path in names:
+    inputs: list[CheckedInput] = []
+    findings: list[Finding] = []
+    found = sort_inputs(names, trainer=trainer)
+    for path in found.dumps:
         statistics = tally(read_chunks(path))
         label = str(path)
         inputs.append(
@@ -106,7 +121,12 @@ def check(
             )
         )
         findings += [about(finding, label) for finding in run_checks(statistics, declared)]
-    return CheckReport(inputs=tuple(inputs), findings=tuple(findings))
+    logs, log_findings, frontier = check_logs(found.logs, declared=declared, config=settings, gold=gold)
+    return CheckReport(
+        inputs=(*inputs, *logs),
+        findings=(*findings, *log_findings),
+        frontier=None if frontier is None else frontier.to_dict(),
+    )
 
 
 def list_checks() -> Catalogue:
@@ -117,7 +137,12 @@ def list_checks() -> Catalogue:
     >>> [row["code"] for row in list_checks().rows()][:3]
     ['NON_FINITE', 'MASK', 'PADDING']
     """
-    return Catalogue(checks=CHECKS, needs={name: words for name, (words, _) in NEEDS.items()})
+    return Catalogue(
+        checks=CHECKS,
+        needs={name: words for name, (words, _) in NEEDS.items()},
+        log_checks=LOG_CHECKS,
+        log_needs={name: words for name, (words, _) in LOG_NEEDS.items()},
+    )
 
 
 def check_rollouts(chunks: Iterable[Chunk], *, declared: Declared | None = None) -> list[Finding]:

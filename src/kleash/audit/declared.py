@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from kleash import _checks
+from kleash.audit.settings import KNOWN_KEYS, names_of
 from kleash.errors import ConfigError, MissingFileError
 from kleash.kl import ESTIMATORS, PLACEMENTS
 
-__all__ = ["Declared", "read_declared"]
+__all__ = ["Declared", "read_config", "read_declared"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +69,27 @@ def read_declared(path: str | Path) -> Declared:
     ------
     MissingFileError, ConfigError
     """
+    return _declared(path, _table(path))
+
+
+def read_config(path: str | Path) -> tuple[Declared, dict[str, Any]]:
+    """Settings from a small file of declarations, or the configuration of a trainer under its own option names.
+
+    A file with keys of `Declared` only is declarations; one with option names of a trainer (``use_kl_loss``,
+    ``init_kl_coef``, ...; nested or dotted) is a trainer's, and is returned as it stands beside an empty `Declared`.
+
+    Raises
+    ------
+    MissingFileError, ConfigError
+    """
+    table = _table(path)
+    known = {f.name for f in fields(Declared)}
+    if set(table) <= known or not any(name in KNOWN_KEYS for name in names_of(table) if name not in known):
+        return _declared(path, table), {}
+    return Declared(), table
+
+
+def _table(path: str | Path) -> dict[str, Any]:
     file = Path(path)
     if not file.is_file():
         raise MissingFileError(_checks.message(str(path), expected="a TOML or JSON file", got="nothing of that name"))
@@ -78,6 +100,10 @@ def read_declared(path: str | Path) -> Declared:
         raise ConfigError(_checks.message(str(path), expected="TOML (or .json)", got=str(error))) from None
     if not isinstance(table, dict):
         raise ConfigError(_checks.message(str(path), expected="a table of settings", got=type(table).__name__))
+    return table
+
+
+def _declared(path: str | Path, table: dict[str, Any]) -> Declared:
     known = [f.name for f in fields(Declared)]
     for key in table:
         if key not in known:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kleash.audit.declared import Declared
     from kleash.audit.tally import Tally
 
-__all__ = ["gradient"]
+__all__ = ["gradient", "judge_term"]
 
 POLICY, REFERENCE = np.log([[0.6, 0.3, 0.1]]), np.log([[0.5, 0.3, 0.2]])
 
@@ -25,7 +25,11 @@ def gradient(tally: Tally, declared: Declared, level: float) -> Finding:
     ``problem``: it is 0, or it points away from the gradient of KL(policy || reference), so that descending the penalty
     raises the KL. Exact; no chance involved. Liu et al., 2025, arXiv 2510.01555.
     """
-    estimator, placement = cast("Estimator", declared.estimator), cast("Placement", declared.placement)
+    return judge_term(cast("Estimator", declared.estimator), cast("Placement", declared.placement))
+
+
+def judge_term(estimator: Estimator, placement: Placement) -> Finding:
+    """The finding about one estimator in one place: what `gradient` says of a dump and the linter of a log."""
     world = TokenWorld.full(vocabulary=3, length=1)
     term = expected_gradient(world, POLICY, REFERENCE, estimator=estimator, placement=placement).ravel()
     true = kl_gradient(world, POLICY, REFERENCE).ravel()

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import polars as pl
     from rich.console import RenderableType
 
+    from kleash.audit.log_catalogue import LogCheck
+
 __all__ = ["Catalogue", "CheckReport", "CheckedInput", "about"]
 
 _ROW = ("input", "code", "status", "message", "fix")
@@ -111,29 +113,59 @@ class CheckReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Catalogue:
-    """All checks, with what each asks, needs and calls a problem; ``needs`` puts the names of needs into words."""
+    """All checks, with what each asks, needs and calls a problem; ``needs`` puts the names of needs into words.
+
+    ``checks`` are those of rollout dumps, ``log_checks`` those of training logs.
+    """
 
     checks: tuple[Check, ...]
     needs: dict[str, str]
+    log_checks: tuple[LogCheck, ...] = ()
+    log_needs: dict[str, str] = field(default_factory=dict)
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row per check: code, asks, needs, problem."""
+        """A row per check: input, code, asks, needs, problem."""
+        tables = (("rollouts", self.checks, self.needs), ("log", self.log_checks, self.log_needs))
         return [
-            {"code": c.code, "asks": c.asks, "needs": "; ".join(self.needs[n] for n in c.needs), "problem": c.rule}
-            for c in self.checks
+            {
+                "input": kind,
+                "code": c.code,
+                "asks": c.asks,
+                "needs": "; ".join(needs[n] for n in c.needs),
+                "problem": c.rule,
+            }
+            for kind, checks, needs in tables
+            for c in checks
         ]
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready plain data."""
-        checks = [
-            {**row, "needs": [self.needs[n] for n in c.needs]} for row, c in zip(self.rows(), self.checks, strict=True)
-        ]
-        return {"schema": 1, "version": version(), "source": "catalogue", "seed": None, "inputs": [], "checks": checks}
+        both: tuple[Check | LogCheck, ...] = (*self.checks, *self.log_checks)
+        words = [[self.needs[n] for n in c.needs] for c in self.checks]
+        words += [[self.log_needs[n] for n in c.needs] for c in self.log_checks]
+        checks = [{**row, "needs": need} for row, need, _ in zip(self.rows(), words, both, strict=True)]
+        return {
+            "schema": 1,
+            "version": version(),
+            "source": "catalogue",
+            "seed": None,
+            "inputs": [],
+            "checks": [row for row in checks if row["input"] == "rollouts"],
+            "log_checks": [row for row in checks if row["input"] == "log"],
+        }
 
     def __rich__(self) -> RenderableType:
+        from rich.console import Group
+        from rich.text import Text
+
         from kleash.audit.table import catalogue_table
 
-        return catalogue_table(self.checks, self.needs)
+        return Group(
+            Text("Checks of rollout dumps", style="bold"),
+            catalogue_table(self.checks, self.needs),
+            Text("\nChecks of training logs", style="bold"),
+            catalogue_table(self.log_checks, self.log_needs),
+        )
 
 
 def about(finding: Finding, path: str) -> Finding:

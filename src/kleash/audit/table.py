@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kleash.audit.findings import Check, Finding
-    from kleash.audit.result import CheckReport
+    from kleash.audit.log_catalogue import LogCheck
+    from kleash.audit.result import CheckedInput, CheckReport
 
 __all__ = ["catalogue_table", "report_view"]
 
@@ -27,16 +28,28 @@ def report_view(report: CheckReport) -> RenderableType:
     parts: list[RenderableType] = []
     for item in report.inputs:
         mine = [finding for finding in report.findings if finding.input == item.path]
-        counted = f"{item.rows:,} answers"
-        tokens = item.facts.get("tokens")
-        counted += "" if tokens is None else f", {tokens:,} counted tokens"
-        kl = item.facts.get("kl_per_answer")
-        counted += "" if kl is None else f", KL {kl:.3g} nats per answer"
+        counted = _log_line(item) if item.kind == "log" else _dump_line(item)
         parts += [Text.assemble((item.path, "bold"), f"  {counted}"), *_effective(item.facts), Text()]
         parts += [_table(mine), Text()]
         parts += [_not_run(mine)] if any(f.status == "not-run" for f in mine) else []
     summary = Text(report.summary() + ".", style="bold red" if report.problems else "bold")
     return Group(*parts, summary)
+
+
+def _dump_line(item: CheckedInput) -> str:
+    counted = f"{item.rows:,} answers"
+    tokens = item.facts.get("tokens")
+    counted += "" if tokens is None else f", {tokens:,} counted tokens"
+    kl = item.facts.get("kl_per_answer")
+    return counted + ("" if kl is None else f", KL {kl:.3g} nats per answer")
+
+
+def _log_line(item: CheckedInput) -> str:
+    facts = item.facts
+    said = f"{item.trainer}, {item.rows:,} rows, penalty: {facts['placement']}"
+    found = facts["coefficient"]
+    said += "" if found is None else f", coefficient {found['value']:.3g} ({found['from']})"
+    return said + ("" if facts["kl_last"] is None else f", last KL {facts['kl_last']:.3g} {facts['logged_kl_unit']}")
 
 
 def _effective(facts: dict[str, object]) -> list[RenderableType]:
@@ -89,13 +102,13 @@ def _not_run(findings: Sequence[Finding]) -> RenderableType:
     return Group(table, Text())
 
 
-def catalogue_table(checks: Sequence[Check], needs: dict[str, str]) -> RenderableType:
+def catalogue_table(checks: Sequence[Check | LogCheck], needs: dict[str, str]) -> RenderableType:
     """The catalogue: what each check asks, what it needs, when it says problem."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
     table.add_column("Check", no_wrap=True)
     table.add_column("Asks, needs, and says problem when", ratio=1)
     for check in checks:
-        wanted = ", ".join(needs[name] for name in check.needs) or "any dump"
+        wanted = ", ".join(needs[name] for name in check.needs) or "nothing more"
         table.add_row(
             check.code,
             Group(Text(check.asks), Text(f"needs: {wanted}", style="dim"), Text(f"problem: {check.rule}", style="dim")),

@@ -20,7 +20,7 @@ __all__ = ["cli", "main"]
 COMMANDS = {
     "sweep": ("kleash.cli.sweep", "Train at several betas at once and see what the dial does."),
     "forecast": ("kleash.cli.forecast", "Read the same table off scored samples, before training."),
-    "check": ("kleash.cli.check", "Is the leash attached? Check rollout dumps of a run."),
+    "check": ("kleash.cli.check", "Is the leash attached? Check dumps and logs of a run."),
 }
 """Name -> module and one line of help, so that ``kleash --help`` loads none of them."""
 

@@ -9,16 +9,18 @@ import click
 from kleash.cli._output import Format, debug_option, emit, format_option
 
 
-@click.command(short_help="Is the leash attached? Check rollout dumps of a run.")
+@click.command(short_help="Is the leash attached? Check dumps and logs of a run.")
 @click.argument("paths", metavar="PATH...", nargs=-1)
 @click.option(
     "--config",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="TOML or JSON with beta, reward_min, reward_max, estimator, placement.",
+    help="TOML or JSON: beta, reward_min, reward_max, estimator, placement; or a trainer's own.",
 )
 @click.option("--beta", type=float, help="The coefficient the run is believed to have, reward units per nat.")
 @click.option("--reward-range", type=(float, float), metavar="MIN MAX", help="The scores the judge can give.")
+@click.option("--gold", metavar="NAME", help="Logs: the column with true quality, e.g. a reward function of weight 0.")
+@click.option("--trainer", metavar="NAME", help="Logs: who wrote them, where keys leave it open (trl-grpo, trl-rloo).")
 @click.option("--list", "listed", is_flag=True, help="Print the catalogue: what is checked and what it needs.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write to a file, not to the terminal.")
 @format_option
@@ -28,6 +30,8 @@ def check(
     config: Path | None,
     beta: float | None,
     reward_range: tuple[float, float] | None,
+    gold: str | None,
+    trainer: str | None,
     listed: bool,
     out: Path | None,
     form: Format,
@@ -36,7 +40,9 @@ def check(
 
     A rollout dump is JSONL (also .gz, or - for stdin) or Parquet, a row per answer: logp and ref_logp, a list each
     with a number per token in nats; optional mask, behavior_logp, entropy, reward, prompt_id, gold, step, probe_id;
-    or the sums seq_logp and seq_ref_logp. Each check answers ok, problem, cannot-tell or not-run.
+    or the sums seq_logp and seq_ref_logp. A training log is what TRL, verl, OpenRLHF, NeMo-RL, slime, open-instruct or
+    trlX write, or a table (CSV, JSONL); a folder may hold several runs. Each check
+    answers ok, problem, cannot-tell or not-run.
 
     Exit code 1 if any check found a problem, 2 for input that cannot be read.
     """
@@ -49,7 +55,9 @@ def check(
         emit(form, data=catalogue.to_dict, rows=catalogue.rows, show=catalogue, out=out)
         return 0
     if not paths:
-        raise click.UsageError("expected a rollout dump (JSONL or Parquet), got none; --list prints what is checked")
-    report = audit.check(paths, config=config, beta=beta, reward_range=reward_range)
+        raise click.UsageError(
+            "expected a rollout dump, a training log or a folder, got none; --list prints what is checked"
+        )
+    report = audit.check(paths, config=config, beta=beta, reward_range=reward_range, gold=gold, trainer=trainer)
     emit(form, data=report.to_dict, rows=report.rows, show=report, out=out)
     return report.exit_code

@@ -1,0 +1,92 @@
+"""How often is `kleash check` wrong about logs? False alarms on healthy logs, and the power against each planted fault.
+
+    python bench/check_logs_power.py            300 healthy logs, 40 of each fault (about a minute on one core)
+    python bench/check_logs_power.py --quick    60 and 5
+
+Healthy logs are honest simulated runs as eight trainers write them (tests/audit/logs.py): 12 to 400 rows, noise of the
+KL from 2 to 30 %, heavy tails, hard batches in a row, warm-up, resumes, rounding. Same seed, same table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+
+sys.path[:0] = [str(Path(__file__).parents[1] / part) for part in ("src", "tests/audit")]
+
+import numpy as np  # noqa: E402
+
+from kleash.audit import LOG_CHECKS, check_logs  # noqa: E402
+from logs import LOG_FAULTS, WRITERS, healthy  # noqa: E402
+
+
+def one_healthy(seed: int) -> tuple[str, int, list[str], Counter[str]]:
+    """Writer, rows, the codes that cried wolf, and how often each status came."""
+    log, name = healthy(np.random.default_rng((1, seed)))
+    findings = check_logs([log])[1]
+    wrong = [f.code for f in findings if f.status == "problem"]
+    return name, log.rows, wrong, Counter(f"{f.code} {f.status}" for f in findings)
+
+
+def one_fault(task: tuple[str, int]) -> tuple[str, bool, list[str], list[str]]:
+    """Whether the fault was found, what else was, and what its healthy twin gave."""
+    name, seed = task
+    fault = LOG_FAULTS[name]
+    bad, good = fault.make(np.random.default_rng((2, seed)))
+    found = [f.code for f in check_logs([bad], declared=fault.declared)[1] if f.status == "problem"]
+    twin = [f.code for f in check_logs([good], declared=fault.declared)[1] if f.status == "problem"]
+    return name, fault.code in found, [code for code in found if code != fault.code], twin
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="60 healthy logs and 5 of each fault")
+    parser.add_argument("--healthy", type=int, help="number of healthy logs")
+    parser.add_argument("--faults", type=int, help="logs of each fault")
+    options = parser.parse_args()
+    n = options.healthy or (60 if options.quick else 300)
+    each = options.faults or (5 if options.quick else 40)
+    start = time.perf_counter()
+    well = [one_healthy(seed) for seed in range(n)]
+    ill = [one_fault((name, seed)) for name in LOG_FAULTS for seed in range(each)]
+
+    print(f"{n} healthy logs, {sum(rows for _, rows, _, _ in well):,} rows\n")
+    print(f"{'written as':<16}{'logs':>6}{'any problem':>13}   codes")
+    for name in WRITERS:
+        mine = [wrong for writer, _, wrong, _ in well if writer == name]
+        codes = Counter(code for wrong in mine for code in wrong)
+        print(f"{name:<16}{len(mine):>6}{sum(map(bool, mine)):>13}   {dict(codes) or ''}".rstrip())
+    false = sum(bool(wrong) for _, _, wrong, _ in well)
+    print(f"{'all':<16}{n:>6}{false:>13}   {false / n:.1%}, allowed 2 %\n")
+
+    statuses: Counter[str] = sum((counts for _, _, _, counts in well), Counter())
+    print(f"{'on healthy logs':<16}{'ok':>8}{'cannot tell':>13}{'not run':>9}{'problem':>9}")
+    for check in LOG_CHECKS:
+        row = [statuses[f"{check.code} {status}"] for status in ("ok", "cannot-tell", "not-run", "problem")]
+        print(f"{check.code:<16}{row[0]:>8}{row[1]:>13}{row[2]:>9}{row[3]:>9}")
+
+    print(f"\n{'planted fault':<37}{'expected':<15}{'found':>6}{'twin':>6}   also, in some")
+    missed = twins = 0
+    for name, fault in LOG_FAULTS.items():
+        rows = [row for row in ill if row[0] == name]
+        found, twin = sum(row[1] for row in rows), sum(bool(row[3]) for row in rows)
+        also = sorted({code for row in rows for code in row[2]})
+        missed, twins = missed + (found < 0.95 * each), twins + twin
+        print(f"{name:<37}{fault.code:<15}{found:>3}/{each}{twin:>5}   {' '.join(also)}".rstrip())
+    print(
+        f"\n{len(LOG_FAULTS)} faults at 120 rows; {missed} found in fewer than 95 %; "
+        f"healthy twins with a problem: {twins} of {each * len(LOG_FAULTS)}; "
+        f"{time.perf_counter() - start:.0f} s"
+    )
+    return int(false > 0.02 * n or missed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,320 @@
+"""How does the KL move from row to row? KL_JUMP, KL_SPIKE, KL_GROWTH, COLLAPSE and RESUME of a log.
+
+Thresholds on factors (ten, a hundred) are ours: an honest run reaches any KL, but not in one row. They are measured by
+bench/check_logs_power.py on simulated logs; tests that depend on noise are made at the level they are given.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.ndimage import minimum_filter1d
+
+from kleash.audit.evidence import z_limit
+from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kleash.audit.declared import Declared
+    from kleash.audit.logview import LogView, Series
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["collapse", "kl_growth", "kl_jump", "kl_spike", "resume"]
+
+JUMP, SPIKE, FALL = 10.0, 100.0, 10.0
+FLOOR_TOKEN, FLOOR_ANSWER = 0.02, 1.0
+"""KL below this is early training: there any factor is a matter of course."""
+IMPOSSIBLE = 20.0
+"""Nats per token above which no mean of a language model's log ratios lies (exp(-20) is one token in 5e8)."""
+
+
+def kl_jump(view: LogView, declared: Declared, level: float) -> Finding:
+    """The KL jumps from one row to the next, and stays.
+
+    ``problem``: at least ten times the largest of the eight rows before and of their own trend, and the next two rows
+    stay above five times. With fewer than four rows before, or none
+    after, only where answers became short as well.
+    """
+    x, floor = view.per_token, view.level(FLOOR_TOKEN, FLOOR_ANSWER)
+    if x.size < 2:
+        return cannot_tell("KL_JUMP", f"{x.size} rows with a KL", fix="give several rows")
+    worst, at, before = 0.0, -1, 0.0
+    for i in np.flatnonzero(x.values[1:] >= JUMP * x.values[:-1]) + 1:
+        past = x.values[max(0, i - 8) : i]
+        past = past[x.segment[max(0, i - 8) : i] == x.segment[i]]
+        if not past.size or x.values[i] < floor:
+            continue
+        base = max(float(past.max()), 0.01 * floor)
+        if x.values[i] < JUMP * base:
+            continue
+        base = max(base, _trend(past))
+        after = x.values[i + 1 : i + 3]
+        factor = float(x.values[i]) / base
+        if (past.size < 4 or not after.size) and not _short_answers(view, int(x.rows[i])):
+            continue  # the KL starts at 0 and its first rows rise by any factor; of the last nobody knows that it stays
+        if after.size and float(np.median(after)) < 0.5 * JUMP * base:
+            continue
+        if at < 0 or factor > worst:
+            worst, at, before = factor, int(i), base
+    unit = "nats per token" if view.token_unit else "nats per answer"
+    evidence: dict[str, object] = {"factor": worst if at >= 0 else None, "limit": JUMP, "unit": unit}
+    if at < 0 or worst < JUMP:
+        return ok("KL_JUMP", f"no row is {number(JUMP)} times the rows before it", evidence=evidence)
+    evidence |= {"step": float(x.step[at]), "before": before, "kl": float(x.values[at])}
+    good = float(x.step[at - 1])
+    short = _short_answers(view, int(x.rows[at]))
+    evidence |= short
+    causes = ["the learning rate is too large for one update", "a batch of extreme rewards or advantages"]
+    if short:
+        causes.insert(0, f"answers collapsed to {number(short['length'])} tokens")
+    return problem(
+        "KL_JUMP",
+        f"KL jumps from {number(before)} to {number(float(x.values[at]))} {unit} at step {x.step[at]:g}",
+        evidence=evidence,
+        causes=tuple(causes),
+        fix=f"go back to step {good:g}; lower the learning rate, clip gradients",
+    )
+
+
+def _short_answers(view: LogView, row: int) -> dict[str, float]:
+    """The mean length at a row where answers are of hardly any length, or half of what they were."""
+    length = view.log.length
+    if length is None or not np.isfinite(length[row]):
+        return {}
+    earlier = length[:row][np.isfinite(length[:row])]
+    halved = earlier.size > 0 and length[row] < 0.5 * float(np.median(earlier))
+    return {"length": float(length[row])} if halved or length[row] < 10 else {}
+
+
+def _trend(past: Floats) -> float:
+    """What the rows before lead one to expect: their log-linear trend one row on, if they rise."""
+    if past.size < 4 or past.min() <= 0:
+        return 0.0
+    t = np.arange(past.size, dtype=np.float64)
+    slope, start = np.polyfit(t, np.log(past), 1)
+    return float(math.exp(min(700.0, start + max(slope, 0.0) * past.size))) if slope > 0 else 0.0
+
+
+def kl_spike(view: LogView, declared: Declared, level: float) -> Finding:
+    """A row's KL is carried by a few tokens.
+
+    ``problem``: a row a hundred times the median of the ten around it and above the floor, that does not last; or a
+    mean that no language model has.
+    """
+    x, floor = view.per_token, view.level(FLOOR_TOKEN, FLOOR_ANSWER)
+    causes = (
+        "a few tokens with a large negative log ratio: k3 grows like its exponential",
+        "sampler and trainer hold different weights in that step",
+    )
+    fix = "clamp the log ratio, watch the share of the largest tokens; a rollout dump of that step names them"
+    top = int(np.argmax(x.values))
+    evidence: dict[str, object] = {"largest": float(x.values[top]), "step": float(x.step[top])}
+    if view.token_unit and x.values[top] > IMPOSSIBLE:
+        text = (
+            f"KL {number(float(x.values[top]))} nats per token at step {x.step[top]:g}: no mean of log ratios is that"
+        )
+        return problem("KL_SPIKE", text, evidence=evidence, causes=causes, fix=fix)
+    if x.size < 6:
+        return cannot_tell("KL_SPIKE", f"{x.size} rows with a KL", fix="give six rows or more", evidence=evidence)
+    least = minimum_filter1d(x.values, 11, mode="nearest")
+    for i in np.flatnonzero((x.values >= floor) & (x.values > SPIKE * least)):
+        around = np.concatenate([x.values[max(0, i - 5) : i], x.values[i + 1 : i + 6]])
+        base, after = float(np.median(around)), x.values[i + 1 : i + 3]
+        if base > 0 and x.values[i] > SPIKE * base and (not after.size or after.min() < 0.1 * x.values[i]):
+            evidence |= {"around": base, "step": float(x.step[i]), "largest": float(x.values[i])}
+            text = f"KL {number(float(x.values[i]))} at step {x.step[i]:g}, {number(float(x.values[i]) / base)} times "
+            return problem("KL_SPIKE", text + "the rows around it", evidence=evidence, causes=causes, fix=fix)
+    return ok("KL_SPIKE", f"no row is {number(SPIKE)} times the rows around it", evidence=evidence)
+
+
+def kl_growth(view: LogView, declared: Declared, level: float) -> Finding:
+    """The KL runs away while the judge's score stands still.
+
+    ``problem``: from the middle of the run to its end the KL at least doubles, faster than the steps to the power 1.5
+    (a z test on its logarithm), and the judge's score does not measurably rise.
+    """
+    x = view.per_token
+    positive = x.values > 0
+    evidence: dict[str, object] = _shape(x)
+    told = f"; {evidence['words']}" if evidence.get("words") else ""
+    if positive.sum() < 20:
+        return cannot_tell(
+            "KL_GROWTH",
+            f"{int(positive.sum())} rows with a KL above 0{told}",
+            evidence=evidence,
+            fix="give twenty rows or more",
+        )
+    logs = np.log(x.values[positive])
+    n = logs.size
+    middle, end = slice(int(0.4 * n), int(0.6 * n)), slice(int(0.8 * n), n)
+    noise = 1.2533 * float(np.median(np.abs(np.diff(logs)))) / (0.6745 * math.sqrt(2))
+    rise = float(np.median(logs[end]) - np.median(logs[middle]))
+    size = max(1, int(0.2 * n))
+    error = noise * math.sqrt(2 / size)
+    steps = x.step[positive]
+    start = float(x.step[0])
+    power = 1.5 * math.log((float(np.median(steps[end])) - start + 1) / (float(np.median(steps[middle])) - start + 1))
+    judge, judge_error = _late_gain(view)
+    evidence |= {
+        "rise": math.exp(rise),
+        "superlinear_from": math.exp(power),
+        "kl_end": float(math.exp(np.median(logs[end]))),
+        "reward_gain": judge,
+        "reward_gain_se": judge_error,
+        "level": level,
+    }
+    z = z_limit(level / 2)
+    large = math.exp(float(np.median(logs[end]))) > view.level(FLOOR_TOKEN, FLOOR_ANSWER)
+    runs_away = rise > math.log(2) and rise - z * error > power and large
+    grew = f"KL grew {number(math.exp(rise))} times from the middle to the end{told}"
+    if runs_away and (judge is None or judge_error is None):
+        return cannot_tell("KL_GROWTH", f"{grew}; no reward to hold it against", evidence=evidence)
+    if runs_away and judge is not None and judge_error is not None and judge < 2 * judge_error:
+        return problem(
+            "KL_GROWTH",
+            f"{grew}, faster than linearly, and the judge's score moved by {number(judge)}",
+            evidence=evidence,
+            causes=(
+                "past the frontier: drift that buys nothing",
+                "one answer for every prompt (mode collapse)",
+                "the learning rate is too large, beta too small",
+            ),
+            fix="stop where the score stopped rising; raise beta or lower the learning rate",
+        )
+    return ok("KL_GROWTH", grew, evidence=evidence)
+
+
+def _late_gain(view: LogView) -> tuple[float | None, float | None]:
+    """Change of the judge's score over the second half of the run, with its standard error."""
+    r = view.reward
+    if r.size < 10:
+        return None, None
+    middle, end = r.window(0.4, 0.6), r.window(0.8, 1.0)
+    error = math.hypot(r.error(middle.size), r.error(end.size))
+    return float(end.mean() - middle.mean()), error
+
+
+def _shape(x: Series) -> dict[str, object]:
+    """How the KL grows from its first value above 0: doubling time if it is near an exponential, else its power."""
+    keep = x.values > 0
+    if keep.sum() < 5:
+        return {}
+    t, y = x.step[keep], np.log(x.values[keep])
+    found: dict[str, object] = {}
+    straight = np.corrcoef(t, y)[0, 1] ** 2 if np.ptp(t) > 0 and np.ptp(y) > 0 else 0.0
+    slope = float(np.polyfit(t, y, 1)[0]) if np.ptp(t) > 0 else 0.0
+    late = t - t[0] + 1
+    power_fit = np.corrcoef(np.log(late), y)[0, 1] ** 2 if np.ptp(y) > 0 else 0.0
+    found |= {"exponential_r2": float(straight), "power_r2": float(power_fit), "rate": slope}
+    if straight > 0.9 and slope > 0 and math.exp(np.ptp(y)) > 10:
+        doubling = math.log(2) / slope
+        found |= {"doubling_steps": doubling, "words": f"near-exponential, doubles every {number(doubling)} steps"}
+    return found
+
+
+def collapse(view: LogView, declared: Declared, level: float) -> Finding:
+    """The judge's score falls back while the KL rises or the length changes.
+
+    ``problem``: from its best window to the end the score loses half of what it had gained, a tenth of itself, and four
+    times its noise
+    (a z test corrected for the choice of the best), and the KL doubles or the length changes by a factor of two.
+    """
+    r = view.reward
+    if r.size < 10:
+        return cannot_tell("COLLAPSE", f"{r.size} rows with a reward", fix="give ten rows or more")
+    width = max(3, r.size // 20)
+    means = np.convolve(r.values, np.ones(width) / width, mode="valid")
+    best = int(np.argmax(means[:-width] if means.size > width else means))
+    noise = r.error(width)
+    drop, gain = float(means[best] - means[-1]), float(means[best] - means[0])
+    z = z_limit(level / max(2, r.size // width)) * math.sqrt(2)
+    evidence: dict[str, object] = {
+        "best": float(means[best]),
+        "end": float(means[-1]),
+        "best_step": float(r.step[best + width // 2]),
+        "noise": noise,
+        "level": level,
+    }
+    fallen = drop > max(0.5 * gain, z * noise, 4 * noise) and drop > 0
+    moved: list[str] = []
+    at, last = r.rows[best : best + width], r.rows[-width:]
+    for name, values in (("KL", None if view.kl is None else view.kl.values), ("length", view.log.length)):
+        if values is None:
+            continue
+        first, final = np.asarray(values)[at], np.asarray(values)[last]
+        first, final = first[np.isfinite(first)], final[np.isfinite(final)]
+        if not first.size or not final.size or np.median(first) <= 0 or np.median(final) <= 0:
+            continue
+        ratio = float(np.median(final) / np.median(first))
+        evidence[f"{name.lower()}_ratio"] = ratio
+        if ratio > 2 or (name == "length" and ratio < 0.5):
+            moved.append(f"{name} {number(ratio)} times")
+    text = f"reward {number(float(means[best]))} at best, {number(float(means[-1]))} at the end"
+    if fallen and moved and drop > 0.1 * abs(float(means[best])):
+        return problem(
+            "COLLAPSE",
+            f"{text}, {' and '.join(moved)} meanwhile",
+            evidence=evidence,
+            causes=(
+                "the policy has left what the judge can score: over-optimisation",
+                "too long or too short answers",
+                "learning rate or samples too old",
+            ),
+            fix=f"go back to step {evidence['best_step']:g}; raise beta",
+        )
+    return ok("COLLAPSE", text, evidence=evidence)
+
+
+def resume(view: LogView, declared: Declared, level: float) -> Finding:
+    """Whether the distance from the reference survives a resume.
+
+    ``problem``: at a restart, or between two rows, the KL falls to a tenth and stays, or at a restart rises tenfold.
+    """
+    x = view.per_token
+    floor = view.level(0.001, 0.05)
+    evidence: dict[str, object] = {"segments": int(np.unique(x.segment).size), "limit": FALL}
+    worst: tuple[float, int, float, float] | None = None
+    moved = (FALL * x.values[1:] < x.values[:-1]) | (x.segment[1:] != x.segment[:-1])
+    for i in np.flatnonzero(moved[1:]) + 2:
+        restart = bool(x.segment[i] != x.segment[i - 1])
+        if restart:
+            earlier = np.flatnonzero((x.segment[:i] == x.segment[i - 1]) & (x.step[:i] <= x.step[i]))[-3:]
+            past = x.values[earlier if earlier.size else np.array([i - 1])]
+        else:
+            past = x.values[max(0, i - 3) : i][x.segment[max(0, i - 3) : i] == x.segment[i]]
+        after = x.values[i : i + 3][x.segment[i : i + 3] == x.segment[i]]
+        if not restart and (past.size < 3 or after.size < 3):
+            continue
+        before, now = float(np.median(past)), float(np.median(after))
+        lasting = restart or float(after.max()) * FALL < float(past.min())
+        if before > floor and now * FALL < before and lasting:
+            worst = (now / before, int(i), before, now)
+            break
+        if restart and now > view.level(FLOOR_TOKEN, FLOOR_ANSWER) and before > 0 and now > FALL * max(before, floor):
+            worst = (now / before, int(i), before, now)
+            break
+    if worst is not None:
+        ratio, row, before, now = worst
+        evidence |= {"step": float(x.step[row]), "before": before, "after": now, "ratio": ratio}
+        fell = ratio < 1
+        return problem(
+            "RESUME",
+            f"KL {'falls' if fell else 'rises'} from {number(before)} to {number(now)} at step {x.step[row]:g}",
+            evidence=evidence,
+            causes=(
+                (
+                    "the reference was loaded from the checkpoint that was resumed",
+                    "the reference was synchronised with the policy",
+                )
+                if fell
+                else ("the resumed weights are not the saved ones (checkpoint conversion)", "another reference")
+            ),
+            fix="keep the reference's own weights apart from checkpoints, and load them from where the run began",
+        )
+    if np.unique(x.segment).size > 1:
+        return ok("RESUME", f"KL continues over {np.unique(x.segment).size - 1} restarts", evidence=evidence)
+    return ok("RESUME", "no row's KL falls to a tenth", evidence=evidence)

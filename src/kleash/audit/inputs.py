@@ -1,0 +1,174 @@
+"""Which inputs are rollout dumps, which are logs? And the checks of all logs together."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kleash._checks import message
+from kleash.audit.declared import Declared
+from kleash.audit.findings import Finding
+from kleash.audit.log_catalogue import facts_of, run_log_checks
+from kleash.audit.log_frontier import frontier_of, sweep
+from kleash.audit.logview import LogView, view
+from kleash.audit.result import CheckedInput, about
+from kleash.audit.settings import flatten
+from kleash.audit.upgrades import upgrade_between
+from kleash.errors import DataError, OptionError
+
+if TYPE_CHECKING:
+    from kleash.frontier import Frontier
+    from kleash.logs.table import RunLog
+
+__all__ = ["Inputs", "check_logs", "is_dump", "sort_inputs"]
+
+DUMP_COLUMNS = ("logp", "ref_logp", "seq_logp", "seq_ref_logp", "behavior_logp")
+DUMP_SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
+LOOKED_AT = 1 << 20
+
+
+@dataclass
+class Inputs:
+    """Rollout dumps by path, logs as they were read."""
+
+    dumps: list[str | Path] = field(default_factory=list)
+    logs: list[RunLog] = field(default_factory=list)
+
+
+def sort_inputs(paths: Iterable[str | Path], *, trainer: str | None = None) -> Inputs:
+    """Every path read as what its content is.
+
+    Raises
+    ------
+    DataError
+        A file or folder that is neither.
+    """
+    found = Inputs()
+    for path in paths:
+        if str(path) == "-" or is_dump(path) or not Path(path).exists():
+            found.dumps.append(path)  # what does not exist is said by the reader of dumps
+        elif Path(path).is_dir():
+            _folder(Path(path), trainer, found)
+        else:
+            _file(path, trainer, found)
+    return found
+
+
+def _folder(folder: Path, trainer: str | None, found: Inputs) -> None:
+    from kleash.logs import read_logs
+
+    dumps = [p for p in sorted(folder.rglob("*")) if p.name.lower().endswith(DUMP_SUFFIXES) and is_dump(p)]
+    try:
+        logs = read_logs(folder, trainer=trainer)
+    except DataError:
+        if not dumps:
+            fix = "name the file"
+            text = message("folder", expected="rollout dumps or training logs", got="a folder without any", fix=fix)
+            raise DataError(text, path=folder) from None
+        logs = []
+    found.dumps += dumps
+    found.logs += [log for log in logs if Path(log.path) not in dumps]
+
+
+def _file(path: str | Path, trainer: str | None, found: Inputs) -> None:
+    from kleash.logs import read_logs
+
+    try:
+        found.logs += read_logs(path, trainer=trainer)
+    except (zlib.error, RecursionError) as error:
+        raise DataError("cannot be read: a broken archive, or JSON nested too deeply", path=path) from error
+    except DataError as error:
+        if str(path).lower().endswith(DUMP_SUFFIXES):
+            found.dumps.append(path)  # its reader says which line, which column
+            return
+        kinds = "a rollout dump (logp and ref_logp) or a training log"
+        text = str(error).removeprefix(f"{path}: ")
+        raise DataError(message("input", expected=kinds, got=f"neither ({text})"), path=path) from None
+
+
+def is_dump(path: str | Path) -> bool:
+    """Whether a file is Parquet, or its first line a JSON object with log-probabilities.
+
+    Only the beginning of the file is looked at.
+    """
+    file = Path(path)
+    if not file.is_file():
+        return False
+    with open(file, "rb") as raw:
+        start = raw.read(4)
+    if start == b"PAR1":
+        return True
+    try:
+        with open(file, "rb") as raw:
+            first = (gzip.GzipFile(fileobj=raw) if start[:2] == b"\x1f\x8b" else raw).read(LOOKED_AT)
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        return True  # a broken archive is said by the reader of dumps
+    first = first.lstrip()
+    if not first:
+        return True  # an empty file likewise
+    line = first.partition(b"\n")[0]
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):  # not JSON, not UTF-8, a number or a nesting past every limit
+        return line.startswith(b"{") and any(b'"%s"' % name.encode() in line for name in DUMP_COLUMNS)
+    return isinstance(row, dict) and any(isinstance(row.get(name), list | float | int) for name in DUMP_COLUMNS)
+
+
+@np.errstate(divide="ignore", invalid="ignore", over="ignore")  # NON_FINITE names such rows, the rest leaves them out
+def check_logs(
+    logs: Iterable[RunLog],
+    *,
+    declared: Declared | None = None,
+    config: Mapping[str, Any] | None = None,
+    gold: str | None = None,
+) -> tuple[list[CheckedInput], list[Finding], Frontier | None]:
+    """The findings about logs that are already read, one by one and together; what `check` does with them.
+
+    Parameters
+    ----------
+    declared, config, gold
+        As for `check`; ``config`` is the trainer's own configuration, over what a log holds of it.
+
+    Raises
+    ------
+    OptionError
+        ``gold`` names a column that no log has.
+    """
+    views: list[LogView] = []
+    failed: OptionError | None = None
+    for log in logs:
+        own = replace(log, config={**log.config, **flatten(config or {})})
+        try:
+            views.append(view(own, declared, gold=gold))
+        except OptionError as error:
+            failed = error
+            views.append(view(own, declared))
+    if failed is not None and not any(v.gold_name for v in views):
+        raise failed
+    times = Counter(v.log.path for v in views)
+    labels = [v.log.path if times[v.log.path] == 1 else f"{v.log.path}#{v.log.run}" for v in views]
+    names = {id(v): label for v, label in zip(views, labels, strict=True)}
+    inputs, findings = [], []
+    for v, label in zip(views, labels, strict=True):
+        inputs.append(
+            CheckedInput(
+                path=label,
+                kind="log",
+                rows=v.log.rows,
+                sha256=v.log.sha256 or None,
+                trainer=v.trainer,
+                facts=facts_of(v),
+            )
+        )
+        findings += [about(finding, label) for finding in run_log_checks(v)]
+    if len(views) > 1:
+        findings += [about(finding, names[id(v)]) for v, finding in [*upgrade_between(views), *sweep(views)]]
+    return inputs, findings, frontier_of(views)

@@ -1,0 +1,195 @@
+"""Does the judge's score still mean quality? HACKING and AGREEMENT of a log.
+
+Rows of a log are batch means: their noise is estimated from differences of neighbouring rows, so that a trend is not
+counted as noise. Three shapes are told apart: the judge rises and gold does not (``judge gain without gold gain``),
+gold falls from the start (``judge up, gold down``), gold rises and then falls (``peak and fall``).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kleash.audit.evidence import t_limit
+from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
+from kleash.audit.logview import Series, series
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kleash.audit.declared import Declared
+    from kleash.audit.logview import LogView
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["agreement", "hacking"]
+
+FLAT = 0.1
+"""Gold is flat where it gained less than this share of what the judge gained, in common units. Ours."""
+
+MATERIAL = 0.05
+"""Least change on a scale from 0 to 1 that is called a gain or a fall. Ours."""
+
+FEWEST = 8
+"""Rows below which the noise between rows is not known well enough for a verdict. Ours."""
+
+AGREEMENT = re.compile(r"(within|agreement|auroc|spearman|kendall|rank_corr|judge_gold_corr)", re.IGNORECASE)
+
+
+def hacking(view: LogView, declared: Declared, level: float) -> Finding:
+    """The judge's score rises while true quality stands or falls.
+
+    ``problem``, each by t limits at the level over windows of a fifth of the rows: the judge gained, and gold's upper
+    limit is below 10 % of that gain (on a common scale from 0 to 1; otherwise in standard deviations of a row); or
+    gold fell from its best window by more than noise and a quarter of what it had gained, and the judge did not fall.
+    """
+    both = np.isfinite(np.asarray(view.log.reward)) & np.isfinite(np.asarray(view.log.gold))
+    judge_all, gold_all = view.reward, view.gold
+    judge = series(view.log, np.where(both, np.asarray(view.log.reward), np.nan))
+    gold = series(view.log, np.where(both, np.asarray(view.log.gold), np.nan))
+    if judge.size < FEWEST and min(judge_all.size, gold_all.size) >= FEWEST:  # gold from an evaluation, in its own rows
+        judge, gold = judge_all, gold_all
+    if min(judge.size, gold.size) < 2:
+        return cannot_tell("HACKING", f"{gold.size} rows with gold", fix="score gold at several steps")
+    t = t_limit(level / 4, max(1, min(judge.size, gold.size) // 2)) if gold.size >= FEWEST else math.inf
+    up, up_se, dj = _change(judge)
+    moved, moved_se, dg = _change(gold)
+    scale = _scale(judge, gold)
+    evidence: dict[str, object] = {
+        "judge_gain": up,
+        "judge_gain_se": up_se,
+        "gold_gain": moved,
+        "gold_gain_se": moved_se,
+        "rows": gold.size,
+        "gold": view.gold_name,
+        "scale": scale,
+        "level": level,
+    }
+    text = f"judge {dj}, gold {dg}"
+    if gold.size < FEWEST:
+        shape = "judge up, gold down" if up > 0 > moved else "judge up, gold up" if up > 0 and moved > 0 else "mixed"
+        evidence["shape"] = shape
+        return cannot_tell(
+            "HACKING", f"{text}: {shape}, in {gold.size} rows", evidence=evidence, fix=f"give {FEWEST} rows or more"
+        )
+    peak = _peak(gold, judge, level)
+    evidence |= peak
+    rises = up - t * up_se > 0 and up > MATERIAL * _width(judge)
+    causes = (
+        "the judge pays for something else than quality: read answers that it scores highest",
+        "the leash is too long for this judge",
+        "gold cannot rise: it is at its floor or ceiling, or measures another task",
+    )
+    fix = "read answers of the last steps; fix the judge, or stop at the step of best gold"
+    if peak.get("fell") and peak["judge_since"] > -float(peak["judge_since_se"]):
+        evidence["shape"] = "peak and fall"
+        return problem(
+            "HACKING",
+            f"{text}; gold peaked at step {peak['peak_step']:g} and fell by {number(float(peak['fall']))} since: "
+            "peak and fall",
+            evidence=evidence,
+            causes=causes,
+            fix=f"{fix} ({peak['peak_step']:g})",
+        )
+    if rises and moved + t * moved_se < 0 and -moved > FLAT * up * scale:
+        evidence["shape"] = "judge up, gold down"
+        return problem("HACKING", f"{text}: judge up, gold down", evidence=evidence, causes=causes, fix=fix)
+    if rises and moved + t * moved_se < FLAT * up * scale:
+        evidence["shape"] = "judge gain without gold gain"
+        return problem("HACKING", f"{text}: judge gain without gold gain", evidence=evidence, causes=causes, fix=fix)
+    if up > 2 * up_se and not moved > 2 * moved_se:
+        message = f"{text}: the judge may have gained, gold's change is within its noise"
+        return cannot_tell("HACKING", message, evidence=evidence, fix="score more gold, or wait")
+    return ok("HACKING", text, evidence=evidence)
+
+
+def _change(x: Series) -> tuple[float, float, str]:
+    """Mean of the last fifth minus mean of the first, its standard error, and both in words."""
+    first, last = x.window(0.0, 0.2), x.window(0.8, 1.0)
+    if x.size < FEWEST:
+        first, last = x.values[:1], x.values[-1:]
+    error = math.hypot(x.error(first.size), x.error(last.size))
+    return float(last.mean() - first.mean()), error, f"{number(float(first.mean()))} to {number(float(last.mean()))}"
+
+
+def _width(x: Series) -> float:
+    """Width of the scale: 1 for numbers between 0 and 1, else what the run covered."""
+    return 1.0 if x.values.min() >= 0 and x.values.max() <= 1 else float(np.ptp(x.values))
+
+
+def _scale(judge: Series, gold: Series) -> float:
+    """Gold units per judge unit: 1 where both lie between 0 and 1, else the ratio of the noise of a row."""
+    inside = all(x.values.min() >= 0 and x.values.max() <= 1 for x in (judge, gold))
+    a, b = judge.noise(), gold.noise()
+    return 1.0 if inside or not a > 0 or not math.isfinite(b / a) else b / a
+
+
+def _peak(gold: Series, judge: Series, level: float) -> dict[str, float | bool]:
+    """Gold's best window of a fifth and what came after it."""
+    width = max(2, gold.size // 5)
+    means = np.convolve(gold.values, np.ones(width) / width, mode="valid")
+    inner = means[: max(1, means.size - width)]
+    best = int(np.argmax(inner))
+    error = gold.error(width) * math.sqrt(2)
+    fall, gained = float(means[best] - means[-1]), float(means[best] - means[0])
+    t = t_limit(level / (4 * max(2, means.size // width * 2)), max(2, gold.size // 2))
+    at = float(gold.step[best + width // 2])
+    since = judge.values[judge.step >= at]
+    near = judge.values[np.abs(judge.step - at) <= max(1.0, float(np.ptp(judge.step)) / 10)]
+    late = judge.window(0.8, 1.0)
+    risen = gained > t * error and gained > 0
+    fell = risen and fall > t * error and fall > max(0.25 * gained, 0.02 * _width(gold))
+    judge_since = float(late.mean() - near.mean()) if near.size and since.size else 0.0
+    return {
+        "fell": bool(fell),
+        "peak_step": at,
+        "peak": float(means[best]),
+        "fall": fall,
+        "gained": gained,
+        "judge_since": judge_since,
+        "judge_since_se": 2 * judge.error(width) * math.sqrt(2),
+    }
+
+
+def agreement(view: LogView, declared: Declared, level: float) -> Finding:
+    """Whether the judge still ranks answers to one prompt as gold does, where the log says so.
+
+    ``problem``: a column whose name says agreement within prompts fell by more than .03 and its noise (t limit). The
+    agreement pooled over prompts stays high throughout and is no substitute.
+    """
+    names = [k for k in view.log.raw if AGREEMENT.search(k) and "pooled" not in k.lower()]
+    best: Finding | None = None
+    for name in names:
+        x = series(view.log, np.asarray(view.log.raw[name]))
+        if x.size < 3:
+            continue
+        change, error, words = (
+            _change(x)
+            if x.size >= FEWEST
+            else (float(x.values[-1] - x.values[0]), 0.0, f"{number(x.values[0])} to {number(x.values[-1])}")
+        )
+        steady = bool((np.diff(x.values) < 0).all())
+        t = t_limit(level / len(names), max(1, x.size // 2))
+        evidence = {"column": name, "change": change, "se": error, "rows": x.size, "level": level}
+        if x.size < FEWEST:
+            if steady and change < -0.03:
+                best = best or cannot_tell(
+                    "AGREEMENT",
+                    f"{name} {words}, falling in all {x.size} rows",
+                    evidence=evidence,
+                    fix=f"give {FEWEST} rows or more",
+                )
+            continue
+        if change < -0.03 and change + t * error < 0:
+            return problem(
+                "AGREEMENT",
+                f"{name} fell: {words}",
+                evidence=evidence,
+                causes=("the policy writes answers on which the judge no longer tells good from bad",),
+                fix="stop here or refresh the judge on the policy's own answers",
+            )
+        best = best or ok("AGREEMENT", f"{name} {words}", evidence=evidence)
+    return best or cannot_tell("AGREEMENT", "too few rows with an agreement")

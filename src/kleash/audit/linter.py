@@ -1,0 +1,184 @@
+"""Do the settings make sense together? GRADIENT and CONTROLLER of a log."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from kleash.audit.declared import Declared
+from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
+from kleash.audit.gradient import judge_term
+from kleash.audit.placement import placed
+from kleash.kl import Estimator, Placement
+
+if TYPE_CHECKING:
+    from kleash.audit.logview import LogView
+
+__all__ = ["controller", "gradient_of_log", "known_term"]
+
+PER_TOKEN_CONTROLLERS = ("verl", "openrlhf")
+"""Trainers whose controller is fed nats per token; the others are fed nats per answer."""
+
+RUNAWAY = 100.0
+"""Factor by which a coefficient may move in a run before it is called a runaway. Ours."""
+
+
+def known_term(view: LogView) -> tuple[str | None, str | None]:
+    """Estimator and placement of the penalty where they are known: stated, or the only ones the trainer has."""
+    settings, where = view.settings, placed(view).where
+    if where not in ("loss", "reward"):
+        where = settings.where if settings.where in ("loss", "reward") else where
+    estimator, ratio = settings.estimator, settings.with_ratio
+    if view.trainer == "trl-grpo":
+        estimator = estimator or "k3"
+        if ratio is None and view.version is not None:
+            ratio = view.version >= (1, 16) if not (1, 10) <= view.version < (1, 16) else None
+    elif view.trainer in ("trl-rloo", "trlx", "lm-human-preferences"):
+        estimator = estimator or "k1"
+    elif view.trainer == "open-instruct" and estimator is None:
+        from kleash.audit.coefficient_log import recover
+
+        found = recover(view)
+        index = found.identity.rpartition("objective/kl")[2][:1] if found.resolved else ""
+        estimator, ratio = {"0": ("k1", None), "1": ("k2", None), "2": ("k3", None), "3": ("k1", True)}.get(
+            index, (None, None)
+        )
+    if settings.placement is not None:
+        return estimator, settings.placement
+    if where == "loss":
+        return estimator, "loss-with-ratio" if ratio else "loss"
+    return estimator, "reward" if where == "reward" else None
+
+
+def gradient_of_log(view: LogView, declared: Declared, level: float) -> Finding:
+    """Does this estimator in this place pull towards the reference? From the exact gradient; no chance involved."""
+    estimator, place = known_term(view)
+    if view.settings.beta == 0 or placed(view).where == "none":
+        return cannot_tell("GRADIENT", "no penalty is in this run")
+    if estimator is None or place is None:
+        missing = "estimator" if estimator is None else "placement"
+        return cannot_tell(
+            "GRADIENT", f"the log does not say the {missing}", fix="give --config with estimator and placement"
+        )
+    return judge_term(cast("Estimator", estimator), cast("Placement", place))
+
+
+def controller(view: LogView, declared: Declared, level: float) -> Finding:
+    """Whether the controller's unit fits and the coefficient stays in reach.
+
+    ``problem``: target or horizon that break the rule; a coefficient that moved a hundredfold and still runs, or left
+    the numbers; an adaptive one that never moved while the KL was off target; a target that only fits the KL of the
+    other unit (per token, per answer). No chance is involved.
+    """
+    settings, c = view.settings, view.coefficient
+    target, horizon = settings.target, settings.horizon
+    evidence: dict[str, object] = {"target": target, "horizon": horizon, "batch": settings.batch}
+    fix_unit = "give the target in the unit of the KL that the controller is fed"
+    adaptive = settings.adaptive is True
+    if (adaptive or settings.adaptive is None) and (
+        (target is not None and target <= 0 and adaptive) or (horizon is not None and horizon <= 0)
+    ):
+        return problem(
+            "CONTROLLER",
+            f"target {target}, horizon {horizon}: the update divides by them",
+            evidence=evidence,
+            causes=("no validation of the settings",),
+            fix="set both above 0",
+        )
+    if adaptive and horizon is not None and settings.batch is not None and 0.2 * settings.batch >= horizon:
+        text = f"horizon {number(horizon)} with {settings.batch} answers a batch: one batch takes the coefficient to 0"
+        return problem(
+            "CONTROLLER",
+            text,
+            evidence=evidence,
+            causes=("horizon counted in batches",),
+            fix=f"a horizon above {number(0.2 * settings.batch)}",
+        )
+    if adaptive and target is not None and view.kl is not None:
+        finding = _target_unit(view, target, evidence, fix_unit)
+        if finding is not None:
+            return finding
+    if not c.size:
+        if adaptive:
+            return cannot_tell("CONTROLLER", "adaptive, and the coefficient is not logged", evidence=evidence)
+        return ok("CONTROLLER", "no adaptive controller is stated", evidence=evidence)
+    return _path(view, adaptive, target, evidence)
+
+
+def _target_unit(view: LogView, target: float, evidence: dict[str, object], fix: str) -> Finding | None:
+    """A target that no KL comes near in the controller's unit, and does in the other."""
+    own_token = view.trainer in PER_TOKEN_CONTROLLERS
+    own = view.per_token if own_token and view.token_unit else view.per_answer if not own_token else None
+    other = view.per_answer if own_token else view.per_token if view.token_unit else None
+    if own is None or other is None or own.size < 5 or other.size < 5:
+        return None
+    level, elsewhere = (float(np.median(x.values[x.size // 2 :])) for x in (own, other))
+    unit, wrong = ("nats per token", "nats per answer") if own_token else ("nats per answer", "nats per token")
+    evidence |= {"kl": level, "unit": unit, "kl_in_other_unit": elsewhere}
+    if level <= 0 or elsewhere <= 0:
+        return None
+    off, off_other = abs(math.log(target / level)), abs(math.log(target / elsewhere))
+    if off > math.log(10) and off_other < math.log(4) and off_other < off / 2:
+        way = "falls to 0" if target > level else "grows without end"
+        return problem(
+            "CONTROLLER",
+            f"target {number(target)} fits the KL in {wrong} ({number(elsewhere)}); the controller is fed {unit} "
+            f"({number(level)}): the coefficient {way}",
+            evidence=evidence,
+            causes=("a target from a trainer that counts in the other unit (6 nats per answer, 0.1 per token)",),
+            fix=fix,
+        )
+    return None
+
+
+def _path(view: LogView, adaptive: bool, target: float | None, evidence: dict[str, object]) -> Finding:
+    values = view.coefficient.values
+    raw = np.asarray(view.log.coefficient, dtype=np.float64)
+    first, last = float(values[0]), float(values[-1])
+    evidence |= {"first": first, "last": last, "rows": int(values.size)}
+    path = f"the coefficient goes from {number(first)} to {number(last)}"
+    if np.isinf(raw).any():
+        return problem(
+            "CONTROLLER",
+            "the coefficient becomes infinite",
+            evidence=evidence,
+            causes=("a target that the KL cannot reach: the update multiplies for ever",),
+            fix="a target in reach, an upper limit on the coefficient",
+        )
+    if (values < 0).any():
+        return problem(
+            "CONTROLLER",
+            "the coefficient becomes negative: drift is paid for",
+            evidence=evidence,
+            causes=("horizon too short for the batch",),
+            fix="a longer horizon",
+        )
+    if first > 0 and last > 0 and values.size >= 5:
+        ratio, late = last / first, last / float(values[3 * values.size // 4])
+        if (ratio >= RUNAWAY and late > 1.05) or (ratio <= 1 / RUNAWAY and late < 0.95):
+            up = ratio > 1
+            return problem(
+                "CONTROLLER",
+                f"{path} and does not stop",
+                evidence=evidence,
+                causes=(
+                    "the target is in another unit than the KL it is fed",
+                    "the KL cannot reach the target" if up else "the KL never comes up to the target",
+                ),
+                fix="compare target and logged KL in one unit; simulate with kleash.controllers",
+            )
+    still = bool(np.ptp(values) == 0)
+    if adaptive and still and values.size >= 10 and target is not None and view.kl is not None:
+        x = view.per_token if view.trainer in PER_TOKEN_CONTROLLERS else view.per_answer
+        off = x.size >= 10 and float(np.mean(np.abs(x.values / target - 1) > 0.1)) > 0.9
+        if off:
+            return problem(
+                "CONTROLLER",
+                f"the coefficient stays at {number(first)} with the KL off its target",
+                evidence=evidence,
+                causes=("the option is not read: the controller is fixed",),
+                fix="check which controller is built",
+            )
+    return ok("CONTROLLER", path if not still else f"the coefficient stays at {number(first)}", evidence=evidence)

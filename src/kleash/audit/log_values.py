@@ -1,0 +1,326 @@
+"""Are the log's numbers possible at all? Values that no honest run prints, read without a model of the run."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kleash.audit.evidence import SCORING_NOISE, mean_and_se, t_limit
+from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
+
+if TYPE_CHECKING:
+    from kleash.audit.declared import Declared
+    from kleash.audit.logview import LogView
+
+__all__ = ["advantages", "endings", "kept_mass", "kl_negative", "kl_zero", "non_finite", "sampler", "step0_kl"]
+
+WATCHED = ("loss", "kl", "grad_norm", "reward", "score", "entropy", "ratio")
+STEP0_PER_TOKEN = 0.02
+"""Nats per token that the first row may show. Ours: scoring noise of 0.05 gives 0.00125, one update little more;
+.03 was called too large for a 4B model (PrimeIntellect-ai/prime-rl issue 2671)."""
+STEP0_PER_ANSWER = 1.0
+LN2_MARGIN = 5e-4
+MISMATCH = {
+    "token_mult_prob_error": (1.05, "NeMo-RL's own guidance: about 1.0, suspicious above 1.05"),
+    "gen_kl_error": (0.01, "NeMo-RL's guidance is 1e-3; tinker-feedback issue 22 alarms at .01"),
+    "train_rollout_logprob_abs_diff": (0.1, "twice the .0499 of bfloat16 kernels (trl issue 6789)"),
+    "sampling/sampling_logp_difference/mean": (0.1, "twice the .0499 of bfloat16 kernels (trl issue 6789)"),
+    "debug/vllm_vs_local_logprob_diff_mean": (0.1, "twice the .0499 of bfloat16 kernels (trl issue 6789)"),
+    "rollout_corr/kl": (0.01, "tinker-feedback issue 22 alarms at .01"),
+    "vllm_kl": (0.01, "tinker-feedback issue 22 alarms at .01"),
+}
+"""Engine against trainer: the median row may show this much."""
+
+
+def non_finite(view: LogView, declared: Declared, level: float) -> Finding:
+    """Is every loss, KL, gradient norm and reward a number? ``problem``: one is not; no chance involved."""
+    bad: dict[str, list[int]] = {}
+    for key, values in view.log.raw.items():
+        last = key.lower()
+        if not any(word in last for word in WATCHED):
+            continue
+        rows = {int(i) for i in np.flatnonzero(np.isinf(values))} | set(view.log.undefined.get(key, ()))
+        if rows:
+            bad[key] = sorted(rows)
+    if not bad:
+        return ok("NON_FINITE", f"{view.log.rows} rows, every watched value is a number", evidence={"rows": 0})
+    key = min(bad, key=lambda k: bad[k][0])
+    step = float(view.log.step[bad[key][0]])
+    evidence = {"first_key": key, "first_step": step, "rows": {k: len(v) for k, v in bad.items()}}
+    return problem(
+        "NON_FINITE",
+        f"{key} is not a number at step {step:g}; also in {len(bad) - 1} other keys",
+        evidence=evidence,
+        causes=(
+            "exp(ref_logp - logp) overflows in k3, or its clamp leaves 0 times infinity in the gradient",
+            "a batch without a counted token: 0 / 0",
+            "a low-precision kernel",
+        ),
+        fix=f"stop before step {step:g}; look at the tokens of that batch (a rollout dump says more)",
+    )
+
+
+def kl_negative(view: LogView, declared: Declared, level: float) -> Finding:
+    """The KL is negative beyond chance.
+
+    ``problem``: k2 or k3 below 0 at all; k1 that sums over the rows to less than ``log(level)``. For honest samples
+    ``exp(-mean log ratio)`` of a batch has mean at most 1 (Markov, Jensen), and so has the product over rows, whatever
+    the batch size; scoring noise of 0.05 nats per token is granted.
+    """
+    kl = view.kl
+    assert kl is not None
+    x = view.kl_series.values
+    grant = float(view.error(kl.key, x).max())
+    evidence: dict[str, object] = {"column": kl.key, "least": float(x.min()), "rows": int(x.size)}
+    causes = (
+        "the tokens were not drawn from the scored distribution: temperature, top-p, top-k, a suppressed end token",
+        "sampler and scorer hold different weights or scores (quantised base, dropout, adapters)",
+        "padding or prompt tokens are counted",
+    )
+    fix = "dump logp and ref_logp of sampled tokens and check them: kleash check rollouts.jsonl"
+    if kl.spec.estimator in ("k2", "k3", "full"):
+        if x.min() < -grant:
+            return problem(
+                "KL_NEGATIVE",
+                f"{kl.key} is {number(float(x.min()))}, which {kl.spec.estimator} cannot be",
+                evidence=evidence,
+                causes=("another estimator, k1, is logged", *causes),
+                fix=fix,
+            )
+        return ok("KL_NEGATIVE", f"{kl.key} is never below 0", evidence=evidence)
+    answers = view.per_answer
+    if not answers.size:
+        answers = view.kl_series  # per token, at least one token each: a weaker test of the same hypothesis
+    length = view.log.length
+    tokens = np.ones(answers.size) if length is None else np.asarray(length)[answers.rows]
+    total = float((answers.values - SCORING_NOISE**2 / 2 * np.where(np.isfinite(tokens), tokens, 1.0)).sum()) + grant
+    allowed = float((answers.values + SCORING_NOISE**2 / 2 * np.where(np.isfinite(tokens), tokens, 1.0)).sum()) + grant
+    evidence |= {"sum": total, "limit": math.log(level), "mean": float(x.mean()), "level": level}
+    if allowed < math.log(level):
+        return problem(
+            "KL_NEGATIVE",
+            f"{kl.key} is {number(float(x.mean()))} in the mean: a KL cannot be negative",
+            evidence=evidence,
+            causes=causes,
+            fix=fix,
+        )
+    return ok("KL_NEGATIVE", f"{kl.key} is {number(float(x.mean()))} in the mean", evidence=evidence)
+
+
+def kl_zero(view: LogView, declared: Declared, level: float) -> Finding:
+    """Whether the policy has moved at all.
+
+    ``problem``: five rows or more, and the KL is exactly 0 in all but the first, printed with enough digits to tell;
+    for DPO the loss stays at ln 2 and the margins at 0. No chance is involved.
+    """
+    causes = (
+        "policy and reference share their weights (an adapter that is not disabled, one model object twice)",
+        "the weights do not move: frozen adapter, learning rate 0, an engine that is never synchronised",
+        "beta is 0 (DPO)",
+    )
+    fix = "compare a weight before and after an update; score one text with both models"
+    if view.trainer == "trl-dpo":
+        return _dpo_zero(view, causes, fix)
+    if view.kl is None:
+        return cannot_tell("KL_ZERO", "no KL in this run")
+    x = view.kl_series.values[1:]
+    if x.size < 4:
+        return cannot_tell("KL_ZERO", f"{x.size + 1} rows with a KL", fix="give five rows or more")
+    places = view.log.decimals.get(view.kl.key, -1)
+    evidence = {"rows": int(x.size), "largest": float(np.abs(x).max()), "decimals": places}
+    if np.abs(x).max() > 0:
+        return ok("KL_ZERO", f"the KL reaches {number(float(np.abs(x).max()))}", evidence=evidence)
+    if 1 < places < 5:
+        message = f"{view.kl.key} prints as 0 with {places} decimals in every row"
+        return cannot_tell("KL_ZERO", message, fix="log more digits", evidence=evidence)
+    return problem(
+        "KL_ZERO",
+        f"{view.kl.key} is exactly 0 in {x.size} rows after the first: nothing moves",
+        evidence=evidence,
+        causes=causes,
+        fix=fix,
+    )
+
+
+def _dpo_zero(view: LogView, causes: tuple[str, ...], fix: str) -> Finding:
+    loss, margin = view.raw("loss"), view.raw("rewards/margins")
+    if loss is None:
+        return cannot_tell("KL_ZERO", "no loss in this log")
+    x = loss[np.isfinite(loss)]
+    if x.size < 5:
+        return cannot_tell("KL_ZERO", f"{x.size} rows", fix="give five rows or more")
+    late = x[x.size // 2 :]
+    evidence = {"rows": int(x.size), "loss_last": float(x[-1]), "ln2": math.log(2)}
+    still = float(np.abs(late - math.log(2)).max()) < LN2_MARGIN
+    if margin is not None:
+        m = margin[np.isfinite(margin)]
+        evidence["margin_largest"] = float(np.abs(m).max()) if m.size else 0.0
+        still = still and (m.size == 0 or float(np.abs(m[m.size // 2 :]).max()) < 2 * LN2_MARGIN)
+    if still:
+        return problem(
+            "KL_ZERO",
+            f"the loss stays at ln 2 = .6931 ({number(float(x[-1]))}): policy is reference",
+            evidence=evidence,
+            causes=causes,
+            fix=fix,
+        )
+    return ok("KL_ZERO", f"the loss leaves ln 2 ({number(float(x[-1]))})", evidence=evidence)
+
+
+def step0_kl(view: LogView, declared: Declared, level: float) -> Finding:
+    """Whether the policy is its reference before the first update.
+
+    ``problem``: the first row, of step 0 or 1, has a KL above 0.02 nats per token (1 nat per answer without a length).
+    """
+    x = view.per_token
+    first = float(x.step[0])
+    gap = float(x.step[1] - x.step[0]) if x.size > 1 else 1.0
+    value = float(x.values[0])
+    limit = view.level(STEP0_PER_TOKEN, STEP0_PER_ANSWER)
+    unit = "nats per token" if view.token_unit else "nats per answer"
+    evidence = {"step": first, "kl": value, "limit": limit, "unit": unit}
+    if first > 1 or (first == 1 and gap > 5):
+        message = f"the first row with a KL is of step {first:g}"
+        return cannot_tell("STEP0_KL", message, fix="log the first step", evidence=evidence)
+    if abs(value) > limit:
+        return problem(
+            "STEP0_KL",
+            f"KL {number(value)} {unit} at step {first:g}, before the policy has moved",
+            evidence=evidence,
+            causes=(
+                "the reference is not the model that training starts from (the base model, an adapter left on or off)",
+                "dropout is on while log-probabilities are scored",
+                "temperature or precision differ between policy and reference",
+            ),
+            fix="score one text with both models before training: the log-probabilities must agree",
+        )
+    return ok("STEP0_KL", f"KL {number(value)} {unit} at step {first:g}", evidence=evidence)
+
+
+def advantages(view: LogView, declared: Declared, level: float) -> Finding:
+    """In how many groups is the KL the only gradient? ``problem``: in most, over the last half of the rows."""
+    share, source = None, ""
+    top, bottom = (
+        view.raw("critic/advantages/max", "advantages/max"),
+        view.raw("critic/advantages/min", "advantages/min"),
+    )
+    mean = view.raw("critic/advantages/mean", "advantages/mean")
+    for name, one_minus in (("frac_reward_zero_std", False), ("baseline_reward/pct_mixed", True)):
+        values = view.raw(name)
+        if values is not None and np.isfinite(values).any():
+            x = values[np.isfinite(values)]
+            late = float(x[x.size // 2 :].mean())
+            share, source = (1 - late if one_minus else late), name
+    if share is None and (top is not None or mean is not None):
+        flat = np.zeros(view.log.rows) if top is None else np.asarray(top)
+        low = np.zeros(view.log.rows) if bottom is None else np.asarray(bottom)
+        known = np.isfinite(flat) & np.isfinite(low) if top is not None else np.isfinite(np.asarray(mean))
+        if top is None:
+            return cannot_tell("ZERO_VARIANCE", "the log has the mean of the advantages only")
+        if known.any():
+            x = ((flat == 0) & (low == 0))[known]
+            share, source = float(x[x.size // 2 :].mean()), "advantages all 0"
+    if share is None:
+        return cannot_tell("ZERO_VARIANCE", "the log has no share of groups without spread")
+    evidence = {"share": share, "source": source}
+    found = f"{number(share)} of groups or rows have no advantage ({source})"
+    if share > 0.5:
+        return problem(
+            "ZERO_VARIANCE",
+            f"{found}: there only the KL moves the weights",
+            evidence=evidence,
+            causes=("the task is solved or hopeless for most prompts", "the judge gives few distinct scores"),
+            fix="drop such groups, penalty included, or mix in prompts of middling difficulty",
+        )
+    return ok("ZERO_VARIANCE", found, evidence=evidence)
+
+
+def endings(view: LogView, declared: Declared, level: float) -> Finding:
+    """Do answers end? ``problem``: no end token in any row, or 95 % of answers cut at the limit in the median row."""
+    ends = view.raw("val/num_eos_tokens")
+    if ends is not None and np.isfinite(ends).any():
+        x = ends[np.isfinite(ends)]
+        evidence = {"end_tokens": float(x.sum()), "rows": int(x.size)}
+        if not x.any():
+            return problem(
+                "ENDINGS",
+                f"no answer of {x.size} rows ends: num_eos_tokens is 0",
+                evidence=evidence,
+                causes=("the end token is not the one the trainer looks for", "the response length is too short"),
+                fix="set the end token of tokenizer and generation; allow longer answers",
+            )
+        return ok("ENDINGS", f"{number(float(x.mean()))} end tokens a row", evidence=evidence)
+    cut = view.raw(
+        "completions/clipped_ratio", "response_length/clip_ratio", "rollout/truncated_ratio", "truncated_rate"
+    )
+    if cut is None or not np.isfinite(cut).any():
+        return cannot_tell("ENDINGS", "the log counts neither end tokens nor cut answers")
+    share = float(np.nanmedian(cut))
+    evidence = {"cut": share}
+    if share > 0.95:
+        return problem(
+            "ENDINGS",
+            f"{number(100 * share)} % of answers are cut at the limit",
+            evidence=evidence,
+            causes=("the limit is too short", "the end token is suppressed or unknown"),
+            fix="allow longer answers, check the end token",
+        )
+    return ok("ENDINGS", f"{number(100 * share)} % of answers are cut at the limit", evidence=evidence)
+
+
+def kept_mass(view: LogView, declared: Declared, level: float) -> Finding:
+    """How much of the policy's mass can the sampler reach? The mean importance ratio is that mass.
+
+    An engine that samples from a truncated distribution and reports it renormalised makes the mean of
+    policy / sampler the kept mass. ``problem``: below .99 by a t limit over rows (below .9 with fewer than 3 rows).
+    """
+    key = view.key("sampling/importance_sampling_ratio/mean")
+    values = view.raw("sampling/importance_sampling_ratio/mean")
+    assert values is not None
+    x = values[np.isfinite(values)]
+    if not x.size:
+        return cannot_tell("TRUNCATION", f"{key} has no number")
+    estimate = mean_and_se(x)
+    upper = estimate.value + t_limit(level, x.size - 1) * estimate.se if x.size > 2 else estimate.value + 0.09
+    evidence = {"kept_mass": estimate.value, "upper": upper, "rows": int(x.size), "level": level}
+    if upper < 0.99:
+        return problem(
+            "TRUNCATION",
+            f"mean importance ratio {number(estimate.value)}: the sampler keeps that share of the mass",
+            evidence=evidence,
+            causes=(
+                "top-p, top-k or min-p while sampling, with renormalised log-probabilities",
+                "ratios are cut off before they are averaged",
+            ),
+            fix="sample at top_p 1, top_k off; or score with the same truncation",
+        )
+    return ok("TRUNCATION", f"mean importance ratio {number(estimate.value)}", evidence=evidence)
+
+
+def sampler(view: LogView, declared: Declared, level: float) -> Finding:
+    """Do sampler and trainer agree? ``problem``: the median row is above the limit that its source gives."""
+    found = []
+    for name, (limit, source) in MISMATCH.items():
+        values = view.raw(name)
+        if values is not None and np.isfinite(values).any():
+            found.append((float(np.nanmedian(np.abs(values))), limit, name, source))
+    if not found:
+        return cannot_tell("SAMPLER", "the log has no measure of it")
+    value, limit, name, source = max(found, key=lambda row: row[0] / row[1])
+    evidence = {"key": name, "median": value, "limit": limit, "limit_from": source}
+    text = f"{name} is {number(value)} in the median row, limit {number(limit)}"
+    if value > limit:
+        return problem(
+            "SAMPLER",
+            text,
+            evidence=evidence,
+            causes=(
+                "the engine holds other weights or another precision",
+                "temperature or top-p on one side only",
+                "routing of experts differs between engine and trainer",
+            ),
+            fix="score one batch with both at learning rate 0; correct with importance ratios until they agree",
+        )
+    return ok("SAMPLER", text, evidence=evidence)

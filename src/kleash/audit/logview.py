@@ -1,0 +1,254 @@
+"""What does a check of a log work on? One run's table with its main KL chosen and its units known."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kleash._checks import message, nearest
+from kleash.audit.declared import Declared
+from kleash.audit.ratios import half_widths
+from kleash.audit.settings import Settings, settings_of
+from kleash.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from kleash.logs.table import KLColumn, RunLog
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["LogView", "Series", "series", "view"]
+
+PREFIXES = ("", "train/", "eval/", "eval_")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """A column without its gaps: the rows it stands in, their steps and segments."""
+
+    rows: NDArray[np.int64]
+    step: Floats
+    segment: NDArray[np.int64]
+    values: Floats
+
+    @property
+    def size(self) -> int:
+        """Number of values."""
+        return int(self.values.size)
+
+    def noise(self) -> float:
+        """Standard deviation of a row about the trend, from differences of neighbours (Rice 1984), robust to outliers.
+
+        The larger of the differences at distance one and two: noise that lasts several rows is not called smooth.
+        """
+        x = self.values
+        found = [float(np.median(np.abs(x[k:] - x[:-k]))) / (0.6745 * math.sqrt(2)) for k in (1, 2) if x.size > k + 1]
+        spread = [float(np.std(x[k:] - x[:-k])) / math.sqrt(2) for k in (1,) if x.size > k + 1]
+        return max([*found, *spread], default=math.inf)
+
+    def error(self, n: int) -> float:
+        """Standard error of a mean over ``n`` neighbouring rows, where noise may last for several rows.
+
+        The larger of what rows give and what means over a twentieth of the run give.
+        """
+        width = max(1, self.size // 20)
+        blocks = self.values[: self.size // width * width].reshape(-1, width).mean(axis=1)
+        steps = np.abs(np.diff(blocks))
+        lasting = float(np.median(steps)) / (0.6745 * math.sqrt(2)) * math.sqrt(width) if steps.size > 3 else 0.0
+        return max(self.noise(), lasting) / math.sqrt(n)
+
+    def window(self, start: float, stop: float) -> Floats:
+        """The values between two shares of the rows, at least one."""
+        a, b = math.floor(start * self.size), math.ceil(stop * self.size)
+        return self.values[min(a, self.size - 1) : max(b, min(a, self.size - 1) + 1)]
+
+
+def series(log: RunLog, values: Floats | None) -> Series:
+    """The finite values of a column; empty where there is none."""
+    x = np.full(log.rows, np.nan) if values is None else np.asarray(values, dtype=np.float64)
+    rows = np.flatnonzero(np.isfinite(x)).astype(np.int64)
+    step = np.asarray(log.step, dtype=np.float64)[rows]
+    return Series(rows=rows, step=step, segment=np.asarray(log.segment)[rows], values=x[rows])
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogView:
+    """A log as the checks see it.
+
+    Parameters
+    ----------
+    log
+        The table as it was read.
+    settings
+        What the configuration states.
+    declared
+        What the user says.
+    gold_name
+        Column that was taken as gold by ``--gold``, or None.
+    """
+
+    log: RunLog
+    settings: Settings
+    declared: Declared = field(default_factory=Declared)
+    gold_name: str | None = None
+    memo: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def once(self, name: str, work: Callable[[LogView], Any]) -> Any:
+        """The result of some work on this view, done once."""
+        if name not in self.memo:
+            self.memo[name] = work(self)
+        return self.memo[name]
+
+    @property
+    def trainer(self) -> str:
+        """Name of the trainer."""
+        return self.log.trainer
+
+    @property
+    def version(self) -> tuple[int, ...] | None:
+        """Version of the trainer as numbers, if the log says it."""
+        text = self.log.trainer_version
+        if not text:
+            return None
+        numbers = []
+        for part in text.lstrip("v").split("."):
+            digits = "".join(c for c in part if c.isdigit()) if part[:1].isdigit() else ""
+            if not digits:
+                break
+            numbers.append(int(digits))
+        return tuple(numbers) or None
+
+    def key(self, *names: str) -> str | None:
+        """The first of some keys that the log has, with or without a ``train/`` prefix."""
+        for name in names:
+            for prefix in PREFIXES[:2]:
+                if prefix + name in self.log.raw:
+                    return prefix + name
+        return None
+
+    def raw(self, *names: str) -> Floats | None:
+        """Values of the first of some keys that the log has, shape (T,), or None."""
+        key = self.key(*names)
+        return None if key is None else np.asarray(self.log.raw[key], dtype=np.float64)
+
+    def error(self, key: str | None, values: Floats) -> Floats:
+        """Half the last printed place of a key, or float32's error where it was printed in full."""
+        places = self.log.decimals.get(key, -1) if key is not None else -1
+        return half_widths(values, None if places < 0 else places)
+
+    @cached_property
+    def references(self) -> tuple[KLColumn, ...]:
+        """KL columns that measure the distance from the reference, training rows only."""
+        own = [c for c in self.log.kl if c.against != "old-policy" and not c.key.startswith(("eval_", "eval/"))]
+        return tuple(c for c in own if np.isfinite(c.values).any())
+
+    @cached_property
+    def kl(self) -> KLColumn | None:
+        """The KL that the penalty is made of, as far as the log has it; else the first against the reference."""
+        ranked = sorted(
+            self.references,
+            key=lambda c: (
+                c.against != "reference",
+                c.spec.placement in ("none", "unknown"),
+                -int(np.isfinite(c.values).sum()),
+            ),
+        )
+        return ranked[0] if ranked else None
+
+    @cached_property
+    def kl_series(self) -> Series:
+        """The main KL without gaps, in its own unit."""
+        return series(self.log, None if self.kl is None else self.kl.values)
+
+    @cached_property
+    def per_token(self) -> Series:
+        """The main KL in nats per token; per answer where no length is logged."""
+        kl = self.kl
+        if kl is None or kl.spec.unit == "nats per token" or self.log.length is None:
+            return self.kl_series
+        return series(self.log, np.asarray(kl.values) / np.asarray(self.log.length))
+
+    @cached_property
+    def per_answer(self) -> Series:
+        """The main KL in nats per answer; empty where the log has no length to make it from."""
+        kl = self.kl
+        if kl is None or (kl.spec.unit == "nats per token" and self.log.length is None):
+            return series(self.log, None)
+        if kl.spec.unit == "nats per answer":
+            return self.kl_series
+        return series(self.log, np.asarray(kl.values) * np.asarray(self.log.length))
+
+    @property
+    def token_unit(self) -> bool:
+        """Whether `per_token` really is per token."""
+        return self.kl is not None and (self.kl.spec.unit == "nats per token" or self.log.length is not None)
+
+    def level(self, per_token: float, per_answer: float) -> float:
+        """A threshold in the unit of `per_token`."""
+        return per_token if self.token_unit else per_answer
+
+    @cached_property
+    def reward(self) -> Series:
+        """The judge's score without gaps."""
+        return series(self.log, self.log.reward)
+
+    @cached_property
+    def gold(self) -> Series:
+        """True quality without gaps."""
+        return series(self.log, self.log.gold)
+
+    @cached_property
+    def length(self) -> Series:
+        """Mean length without gaps."""
+        return series(self.log, self.log.length)
+
+    @cached_property
+    def coefficient(self) -> Series:
+        """The logged coefficient without gaps."""
+        return series(self.log, self.log.coefficient)
+
+
+def view(log: RunLog, declared: Declared | None = None, *, gold: str | None = None) -> LogView:
+    """A log made ready for the checks.
+
+    Parameters
+    ----------
+    gold
+        Name of a column to take as true quality: a reward function (``accuracy`` finds
+        ``rewards/accuracy_reward/mean``) or any key of the log.
+
+    Raises
+    ------
+    OptionError
+        No column, or several, have that name.
+    """
+    declared = declared or Declared()
+    name = None
+    if gold is not None:
+        name, values = _gold(log, gold)
+        log = replace(log, gold=values)
+    return LogView(log=log, settings=settings_of(log.trainer, log.config, declared), declared=declared, gold_name=name)
+
+
+def _gold(log: RunLog, gold: str) -> tuple[str, Floats]:
+    columns = {**log.raw, **log.components}
+    if log.gold is not None:
+        columns.setdefault("gold", log.gold)
+    exact = [k for k in columns if k == gold] or [k for k in log.components if k.lower() == gold.lower()]
+    wanted = gold.lower()
+    spelled = (f"rewards/{wanted}/mean", f"rewards/{wanted}", f"train/rewards/{wanted}/mean", f"eval_{wanted}")
+    exact = exact or [k for k in columns if k.lower() in spelled]
+    part = exact or [k for k in log.components if wanted in k.lower()]
+    part = part or [k for k in log.raw if wanted in k.lower() and not k.endswith("/std")]
+    if len(part) == 1 or exact:
+        return part[0], np.asarray(columns[part[0]], dtype=np.float64)
+    got = f"{gold!r}" + (f", which fits {', '.join(part)}" if part else "")
+    fix = nearest(gold, list(log.components) or list(log.raw))
+    raise OptionError(message("--gold", expected="the name of one column of the log", got=got, fix=fix))

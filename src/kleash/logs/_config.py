@@ -1,0 +1,159 @@
+"""What does a log say about its own configuration? Printed settings, command lines, and small files beside it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["ConfigScan", "Neighbours", "neighbours"]
+
+_NAMES = (
+    "beta", "loss_type", "num_iterations", "scale_rewards", "reward_weights", "use_bias_correction_kl", "kl_coef",
+    "kl_estimator", "init_kl_coef", "target", "horizon", "kl_penalty", "adap_kl_ctrl", "num_generations",
+    "max_completion_length", "token_level_kl", "importance_sampling_level", "use_kl_loss", "kl_loss_coef",
+    "kl_loss_type", "use_kl_in_reward", "target_kl", "loss_agg_mode", "adv_estimator", "entropy_coeff", "ppo_epochs",
+    "norm_adv_by_std_in_grpo", "kl_target", "kl_horizon", "advantage_estimator", "reference_policy_kl_penalty",
+    "reference_policy_kl_type", "use_on_policy_kl_approximation", "token_level_loss", "use_unbiased_kl",
+    "calculate_per_token_loss", "loss_fn", "entropy_coef", "init_coef", "train_batch_size", "learning_rate",
+    "logging_steps", "disable_dropout", "sync_ref_model", "f_divergence_type",
+)  # fmt: skip
+_ALIASES = {
+    "algo.kl.init_coef": "init_kl_coef",
+    "algo.kl.target": "kl_target",
+    "algo.kl.horizon": "kl_horizon",
+    "algo.kl.estimator": "kl_estimator",
+    "algo.kl.use_loss": "use_kl_loss",
+    "algo.advantage.estimator": "advantage_estimator",
+}
+_WORDS = "|".join(sorted((re.escape(n).replace("_", "[_-]") for n in _NAMES), key=len, reverse=True))
+_VALUE = r"""('[^']*'|"[^"]*"|\[[^\]]*\]|[^\s,{}()'"\[\]]+)"""
+_SETTING = re.compile(rf"""['"](?:[\w.]+\.)?({_WORDS})['"]\s*:\s*{_VALUE}|(?:^|[\s,(+.])({_WORDS})={_VALUE}""")
+_FLAG = re.compile(
+    rf"(?:^|\s)--((?:[\w-]+\.)*(?:{_WORDS}|algo\.kl\.(?:init_coef|target|horizon|estimator|use_loss)"
+    rf"|algo\.advantage\.estimator))(?:(?:=|\s+)(?!-[-a-zA-Z])([^\s\\]+))?(?=\s|$|\\)"
+)
+_DOTTED = re.compile(rf"^\s*({_WORDS}) \.{{3,}} (\S+)")
+_YAML = re.compile(rf"^(\s*)(?:- )?({_WORDS})\s*:\s*(\S.*)?$")
+_HINT = ("kl", "beta", "loss_", "--", "horizon", "adv_estimator", "reward_weights")
+_LONGEST = 50_000
+_SMALL = 1 << 22
+
+
+def plain(text: str) -> Any:
+    """A setting's value from its text.
+
+    Examples
+    --------
+    >>> plain("0.001"), plain("True"), plain("'k3'"), plain("null"), plain("[1.0, 0.0]")
+    (0.001, True, 'k3', None, [1.0, 0.0])
+    """
+    text = text.strip().rstrip(",").strip("'\"")
+    known = {"true": True, "false": False, "none": None, "null": None}
+    if text.lower() in known:
+        return known[text.lower()]
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    if text.startswith("["):
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+    return text
+
+
+class ConfigScan:
+    """Collects settings line by line; the first value of a name stands."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, Any] = {}
+
+    def see(self, text: str) -> None:
+        """Look for settings in one line that is not a row of metrics."""
+        if len(text) > _LONGEST or not any(hint in text for hint in _HINT):
+            return
+        for quoted, value, bare, given in _SETTING.findall(text):
+            self._put(quoted or bare, value or given)
+        for name, value in _FLAG.findall(text):
+            self._put(name, value or "True")
+        if (dotted := _DOTTED.match(text)) is not None:
+            self._put(dotted[1], dotted[2])
+
+    def take(self, row: Mapping[str, Any]) -> None:
+        """Settings among the values of a row that is none of metrics."""
+        for name in _NAMES:
+            if name in row and (row[name] is None or isinstance(row[name], bool | int | float | str | list)):
+                self.found.setdefault(name, row[name])
+
+    def yaml(self, text: str) -> None:
+        """Look for settings in a YAML file: ``name: value`` at any depth, or wandb's ``name:`` over ``value:``."""
+        waiting = ""
+        for line in text.splitlines():
+            if (match := _YAML.match(line)) is not None:
+                if match[3] and not match[3].startswith("#"):
+                    self._put(match[2], match[3].split(" #")[0])
+                waiting = "" if match[3] else match[2]
+            elif waiting and (value := re.match(r"^\s+value:\s*(\S.*)$", line)) is not None:
+                self._put(waiting, value[1])
+                waiting = ""
+
+    def _put(self, name: str, value: str) -> None:
+        name = _ALIASES.get(name, name.rsplit(".", 1)[-1].replace("-", "_"))
+        self.found.setdefault(name, plain(value))
+
+
+class Neighbours:
+    """What the files beside a log say: settings, TRL's version, which trainer wrote the model card."""
+
+    def __init__(self) -> None:
+        self.config: dict[str, Any] = {}
+        self.version: str | None = None
+        self.tag: str = ""
+
+
+def neighbours(log: Path) -> Neighbours:
+    """Read model card, arguments and configuration beside a log, or one folder up from a checkpoint."""
+    found = Neighbours()
+    folders = [log.parent]
+    if log.parent.name.startswith("checkpoint"):
+        folders.append(log.parent.parent)
+    scan = ConfigScan()
+    for folder in folders:
+        card = _small(folder / "README.md")
+        if (version := re.search(r"^- TRL: *(\S+)", card, re.MULTILINE)) is not None and found.version is None:
+            found.version = version[1]
+        if not found.tag:
+            tags = re.findall(r"^- (grpo|rloo|dpo|kto|online-dpo|ppo)\s*$", card, re.MULTILINE)
+            found.tag = tags[0] if tags else ""
+        for name in ("training_args.json", "args.json", "trainer_args.json"):
+            _take_json(scan, _small(folder / name))
+        for name in ("config.yaml", "training_args.yaml", ".hydra/config.yaml"):
+            scan.yaml(_small(folder / name))
+    found.config = scan.found
+    return found
+
+
+def _take_json(scan: ConfigScan, text: str) -> None:
+    try:
+        value = json.loads(text) if text else None
+    except (ValueError, RecursionError):
+        return
+    if isinstance(value, dict):
+        scan.take(value)
+
+
+def _small(path: Path) -> str:
+    try:
+        if not path.is_file() or path.stat().st_size > _SMALL:
+            return ""
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

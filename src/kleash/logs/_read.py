@@ -1,0 +1,296 @@
+"""Which file holds what? Finds the logs under a path, chooses how to read each, and says in one line what is wrong."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+
+from kleash import _checks
+from kleash._files import sha256
+from kleash.errors import DataError, MissingFileError
+from kleash.logs._build import Origin, build, unrecognised, with_gold
+from kleash.logs._config import ConfigScan, neighbours
+from kleash.logs._lines import LogFile, head
+from kleash.logs._records import (
+    RUN_KEYS,
+    Record,
+    Trouble,
+    csv_records,
+    document_records,
+    row_records,
+    salvaged_rows,
+    text_records,
+)
+from kleash.logs._rows import collect
+from kleash.logs.table import TRAINERS, RunLog
+
+__all__ = ["read_logs"]
+
+_SUFFIXES = {".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".log", ".txt", ".out", ".err", ".stdout"}
+_NEVER = {"tokenizer.json", "tokenizer_config.json", "vocab.json", "special_tokens_map.json", "package-lock.json"}
+_DOCUMENT = 1 << 29  # a JSON document is read whole; a log of more than half a gigabyte comes in lines
+
+
+def read_logs(
+    path: str | Path,
+    *,
+    trainer: str | None = None,
+    mapping: Mapping[str, str] | None = None,
+    gold: str | None = None,
+) -> list[RunLog]:
+    """The training runs in a file or folder, one `RunLog` each.
+
+    Parameters
+    ----------
+    path
+        A log, or a folder that holds some at any depth. Of a TRL run's checkpoints the last one counts: it holds the
+        history of those before.
+    trainer
+        Who wrote it, one of `TRAINERS`, if the keys alone leave it open. TRL's GRPO and RLOO write the same keys.
+    mapping
+        For a table no trainer wrote: ``{"reward": "column", ...}``. Names: ``step``, ``run``, ``reward``, ``gold``,
+        ``coefficient``, ``length``, ``entropy``, ``loss``, ``policy_loss``, ``kl``, ``component:NAME``, and what the
+        KL is: ``kl.unit``, ``kl.estimator``, ``kl.placement``, ``kl.against``.
+    gold
+        The column that holds the true quality: a reward function's name or a key.
+
+    Returns
+    -------
+    Runs in the order of files and of lines. Steps that go back start a new segment (a resume) of the same run; steps
+    that start again at the first one start a new run, as does a new id in a ``run`` column.
+
+    Raises
+    ------
+    MissingFileError
+        Nothing is there.
+    DataError
+        Nothing in it is a training log, or the file is broken beyond its last line.
+    MissingColumnError
+        A mapped column or the gold column does not exist.
+
+    Notes
+    -----
+    Console text and JSONL are read line by line; memory grows with the number of metrics, not with the text.
+    """
+    if trainer is not None:
+        _checks.choice(trainer, TRAINERS, name="trainer")
+    target = Path(path)
+    if not target.exists():
+        raise MissingFileError(
+            _checks.message(str(path), expected="a file or folder", got="nothing there", fix="check the path")
+        )
+    found = _folder(target, trainer, mapping) if target.is_dir() else _file(target, trainer, mapping)
+    return found if gold is None else with_gold(found, gold)
+
+
+def _folder(folder: Path, trainer: str | None, mapping: Mapping[str, str] | None) -> list[RunLog]:
+    found: list[RunLog] = []
+    files = list(_candidates(folder))
+    for file in files:
+        try:
+            found += _file(file, trainer, mapping)
+        except DataError:
+            continue  # a folder holds other files too; what is no log is not an error there
+    dumps = sorted({p.parent for p in folder.rglob("*.pt") if p.parent.name in ("rollout_data", "train_data")})
+    if dumps and not found:
+        from kleash.logs.slime_dumps import read_dumps
+
+        found += read_dumps(dumps[0].parent)
+    if not found:
+        kinds = "a training log (.json, .jsonl, .csv, .log, .txt, .out; also .gz)"
+        got = f"none in {len(files)} file{'s' * (len(files) != 1)} of such a name"
+        raise DataError(_checks.message("folder", expected=kinds, got=got, fix="name the file"), path=folder)
+    return found
+
+
+def _candidates(folder: Path) -> Iterator[Path]:
+    """Files that may be logs, each once; of the checkpoints of one run the latest."""
+    seen: set[Path] = set()
+    states: dict[Path, tuple[int, Path]] = {}
+    others: list[Path] = []
+    for file in sorted(folder.rglob("*")):
+        name = file.name.lower()
+        hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
+        if hidden or name in _NEVER or Path(name.removesuffix(".gz")).suffix not in _SUFFIXES or not file.is_file():
+            continue
+        real = file.resolve()
+        if real in seen:
+            continue
+        seen.add(real)
+        checkpoint = re.fullmatch(r"checkpoint-(\d+)", file.parent.name)
+        if name == "trainer_state.json":
+            home = file.parent.parent if checkpoint else file.parent
+            count = int(checkpoint[1]) if checkpoint else 1 << 62
+            if home not in states or count > states[home][0]:
+                states[home] = (count, file)
+        else:
+            others.append(file)
+    yield from sorted([file for _, file in states.values()] + others)
+
+
+def _file(path: Path, trainer: str | None, mapping: Mapping[str, str] | None) -> list[RunLog]:
+    if path.suffix == ".pt":
+        from kleash.logs.slime_dumps import read_dumps
+
+        return read_dumps(path)
+    file = LogFile(path)
+    first = head(file)
+    text = _looked_at(file, first)
+    config, trouble, notes = ConfigScan(), Trouble(), []
+    records: Iterator[Record] | None = None
+    splits = True
+    if _may_be_document(path, text):
+        records, splits, said = _document(file)
+        notes += said
+    if records is None:
+        delimiter = _delimiter(path, text)
+        if delimiter is not None:
+            records = csv_records(file, delimiter, trouble)
+        else:
+            records = text_records(file, config, trouble)
+    if mapping is not None:
+        records = _mapped(records, mapping)
+    runs = [rows for rows in collect(records, splits=splits) if rows.n]
+    if not runs:
+        got = "text without any" if trouble.broken == 0 else f"{trouble.broken} broken lines and no row"
+        fix = f"first broken line: {trouble.first_broken}" if trouble.broken else "is this the right file?"
+        raise file.error(_checks.message("training log", expected="rows of metrics", got=got, fix=fix))
+    notes += _oddities(file, trouble)
+    origin = Origin(
+        path=path,
+        sha256=sha256(path),
+        name=_name(path),
+        trainer=trainer,
+        mapping=mapping,
+        beside=neighbours(path),
+        config=config.found,
+        notes=notes,
+    )
+    unnamed = 0
+    found = []
+    for rows in runs:
+        log = build(rows, origin, index=unnamed)
+        if log is not None:
+            unnamed += not rows.run
+            found.append(log)
+    guessed = trainer is None and mapping is None and all(log.trainer == "table" for log in found)
+    if not found or (guessed and sum(log.rows for log in found) < 2 * unnamed and unnamed > 2):
+        raise unrecognised(path, runs)  # a step number that starts again with every row is no step of training
+    return found
+
+
+def _looked_at(file: LogFile, first: bytes) -> str:
+    """The beginning as text, or an error for what cannot be a log."""
+    if not first:
+        raise file.error(_checks.message("training log", expected="text", got="an empty file"))
+    utf16 = first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    if b"\0" in first and not utf16:
+        got = "a Parquet file" if first.startswith(b"PAR1") else "binary data"
+        fix = "export it as CSV or JSONL" if got == "a Parquet file" else "name the text log"
+        raise file.error(_checks.message("training log", expected="text", got=got, fix=fix))
+    text = first.decode("utf-16" if utf16 else "utf-8-sig", "replace").lstrip()
+    if not text:
+        raise file.error(_checks.message("training log", expected="text", got="blank lines only"))
+    return text
+
+
+def _may_be_document(path: Path, text: str) -> bool:
+    if text[0] not in "{[":
+        return False
+    json_name = Path(path.name.removesuffix(".gz")).suffix == ".json"
+    opened = text.split("\n", 1)[0].strip() in ("{", "[")
+    return json_name or opened or '"log_history"' in text[:4096] or text[:2] in ("[{", "[]")
+
+
+def _document(file: LogFile) -> tuple[Iterator[Record] | None, bool, list[str]]:
+    """A JSON document read whole: its rows, whether runs in it may be split, and what was odd."""
+    with file.opened() as stream:
+        data = stream.read(_DOCUMENT + 1)
+    if len(data) > _DOCUMENT:
+        return None, True, []
+    text = data.decode("utf-8-sig", "replace")
+    file.replaced += text.count("\ufffd")
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        if '"log_history"' not in text:
+            return None, True, []
+        rows = salvaged_rows(text)
+        if not rows:
+            raise file.error("trainer state that is cut off before its first row; copy it again") from None
+        said = [f"the file is cut off: the {len(rows)} rows before that are used"]
+        return chain.from_iterable(row_records(row) for row in rows), False, said
+    state = isinstance(value, dict) and "log_history" in value
+    records = document_records(value)
+    if records is None:
+        if isinstance(value, dict) and any(key in value for key in RUN_KEYS) and len(value) < 3:
+            return None, True, []
+        keys = ", ".join(list(value)[:5]) if isinstance(value, dict) else type(value).__name__
+        expected = "log_history, a list of rows, or columns by step"
+        if isinstance(value, dict) and "\n" not in text.strip():
+            return None, True, []  # one object in one line: JSONL with a single row
+        raise file.error(_checks.message("JSON", expected=expected, got=f"keys {keys}"))
+    if state and not value["log_history"]:
+        raise file.error(
+            _checks.message("log_history", expected="rows", got="an empty list", fix="log during training")
+        )
+    return records, not state, []
+
+
+def _delimiter(path: Path, text: str) -> str | None:
+    """The delimiter of a table with a header, or None if this is no table."""
+    header = text.split("\n", 1)[0].strip()
+    if header.startswith(("{", "[")) or "step:" in header:
+        return None
+    suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
+    if suffix == ".csv" and not any(d in header for d in ",;\t"):
+        return None
+    for delimiter in (",", "\t", ";"):
+        cells = [cell.strip().strip('"') for cell in header.split(delimiter)]
+        if len(cells) < 2:
+            continue
+        named = sum(bool(cell) and not re.fullmatch(r"[-+.\d eE]+", cell) for cell in cells)
+        short = all(len(cell) < 200 and "=" not in cell for cell in cells)
+        stepped = any(cell.rsplit("/", 1)[-1].lower() in ("step", "_step", "global_step") for cell in cells)
+        if suffix in (".csv", ".tsv") or (stepped and named >= len(cells) - 1 and short):
+            return delimiter
+    return None
+
+
+def _mapped(records: Iterator[Record], mapping: Mapping[str, str]) -> Iterator[Record]:
+    step, run = mapping.get("step"), mapping.get("run")
+    for record in records:
+        record.kind = "row"
+        if step is not None and step in record.values:
+            record.step = record.values[step][0]
+        if run is not None:
+            record.run = record.texts.get(run) or (record.values[run][1] if run in record.values else "")
+        yield record
+
+
+def _oddities(file: LogFile, trouble: Trouble) -> list[str]:
+    said = []
+    if trouble.cut is not None:
+        said.append(f"line {trouble.cut} is cut off: its last number or row is left out")
+    if trouble.broken:
+        many = "lines" if trouble.broken > 1 else "line"
+        said.append(f"{trouble.broken} broken {many} left out, the first is line {trouble.first_broken}")
+    if file.replaced:
+        said.append(f"{file.replaced} bytes are not UTF-8 and were replaced")
+    if file.long:
+        said.append(f"{file.long} lines of more than 4 million characters left out")
+    if file.truncated_archive:
+        said.append("the gzip archive ends too early: what it holds is used")
+    return said
+
+
+def _name(path: Path) -> str:
+    name = path.name.removesuffix(".gz")
+    if name == "trainer_state.json":
+        parent = path.resolve().parent
+        return parent.parent.name if re.fullmatch(r"checkpoint-\d+", parent.name) else parent.name
+    return Path(name).stem

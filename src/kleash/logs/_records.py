@@ -1,0 +1,448 @@
+"""Which numbers does a text hold, and at which step? Every shape in which trainers print or dump a row of metrics."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kleash.logs._config import ConfigScan
+from kleash.logs._lines import Line, LogFile, lines
+from kleash.logs._numbers import number
+
+__all__ = [
+    "RUN_KEYS",
+    "STEP_KEYS",
+    "Record",
+    "Trouble",
+    "csv_records",
+    "document_records",
+    "row_records",
+    "salvaged_rows",
+    "text_records",
+]
+
+Values = dict[str, tuple[float, str]]
+"""Key to the number and the text that was printed for it."""
+
+STEP_KEYS = (
+    "step",
+    "training/global_step",
+    "train/global_step",
+    "global_step",
+    "train/step",
+    "training_step",
+    "train_step",
+    "_step",
+    "Step",
+    "rollout/step",
+    "iteration",
+    "episode",
+)
+RUN_KEYS = ("run", "run_id", "run_name", "experiment_name", "experiment")
+
+_OPEN = {"data", "metrics", "logs", "values", "_data"}  # wrappers whose name is no part of a key
+_STEP_LINE = re.compile(r"step:(\d+)(?= - | *$)")
+_DICT = re.compile(r"\{[^{}]*\}")
+_PAIR = re.compile(
+    r"""['"]([^'"\n]{1,200})['"]\s*:\s*"""
+    r"""('[^']*'|"[^"]*"|tensor\([^)]*\)|(?:np|numpy)\.\w+\([^)]*\)|[^\s,{}\[\]()'"]+)\s*(?=[,}])"""
+)
+_LABEL = re.compile(r"\b(global[ _]step|step|rollout|eval)\s+(\d+)\b[^{}:]{0,40}:\s*$", re.IGNORECASE)
+_MARKS = {
+    "loss", "reward", "kl", "policy_loss", "act_loss", "rewards/margins", "scores", "return", "kl_loss", "eval_loss",
+    "train_loss", "gen_kl_error", "kl_penalty", "logps/chosen", "eval_reward", "eval_kl",
+}  # fmt: skip
+_MARK_STARTS = (
+    "train/", "rollout/", "eval/", "objective/", "actor/", "critic/", "rewards/", "completions/", "losses/", "loss/",
+    "policy/", "ppo/", "env/", "rollout_scores/", "reward/", "eval_rewards/", "rewards_",
+)  # fmt: skip
+_BAR = re.compile(r"(?:^|\s)([^|%]{0,60}?):?\s*\d+%\|[^|]*\|\s*(\d+)/(\d+)\s*\[([^\]]*)\]")
+_BAR_PAIR = re.compile(r"\b([A-Za-z_]\w*)=([-+.\deEna]+)(?=[,\s\]]|$)")
+_NEMO_STEP = re.compile(r"={5,}\s*Step (\d+)(?:/\d+)?\s*={5,}")
+_NEMO_ROW = re.compile(r"^\s*•\s*([A-Z][A-Za-z ()]+?):\s*(\S+)\s*$")
+_NEMO = {
+    "Loss": "loss",
+    "Generation KL Error": "gen_kl_error",
+    "Avg Reward": "reward",
+    "Avg Filtered Reward": "filtered_reward",
+    "Avg Total Reward": "total_reward",
+    "Mean Generation Length": "mean_gen_tokens_per_sample",
+}
+_BOX = re.compile(r"^\s*[│|]\s?(.*?)\s*[│|]\s*$")
+_BOX_FLAT = re.compile(r"^([\w\-]+(?:/[\w\-./@]+)*)\s{1,}(\S+)$")
+_BOX_GROUP = re.compile(r"^([\w\-]+)\s{2,}(\S+: \S.*)$")
+
+
+@dataclass
+class Record:
+    """One row of metrics as it stands in a log.
+
+    ``kind`` is ``row``; ``bar`` for the state of a progress bar and ``other`` for numbers without a step or a known
+    key, such as a configuration: they count only where there are no rows.
+    ``source`` is the process that printed it, where several may print at once.
+    """
+
+    values: Values
+    step: float | None = None
+    run: str = ""
+    source: str = ""
+    kind: str = "row"
+    line: int | None = None
+    texts: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Trouble:
+    """What was skipped."""
+
+    broken: int = 0
+    first_broken: int | None = None
+    cut: int | None = None
+
+    def skip(self, line: Line) -> None:
+        """A row that cannot be read: cut off if the file ends in it, else broken."""
+        if line.whole:
+            self.broken += 1
+            self.first_broken = self.first_broken or line.number
+        else:
+            self.cut = line.number
+
+
+# ------------------------------------------------------------------------------------------------------------- text
+
+
+def text_records(file: LogFile, config: ConfigScan, trouble: Trouble) -> Iterator[Record]:
+    """Rows in a console text or JSONL file, in its order, whatever stands between them."""
+    nemo, box = _NeMo(), _Box()
+    bars = _Bars()
+    for line in lines(file):
+        text = line.text
+        if "step:" in text and (marks := list(_STEP_LINE.finditer(text))):
+            yield from _step_lines(line, marks, trouble)
+            continue
+        if "{" in text:
+            found = False
+            for record in _braces(line, trouble):
+                found = True
+                if record.kind == "other":
+                    config.take({key: value for key, (value, _) in record.values.items()} | record.texts)
+                yield record
+            if found:
+                continue
+        if "%|" in text:
+            yield from bars.see(line)
+        elif "•" in text or "=====" in text:
+            yield from nemo.see(line)
+        elif "│" in text or "╭" in text or "╰" in text:
+            yield from box.see(line)
+        config.see(text)
+    yield from nemo.rest()
+    yield from box.rest()
+
+
+def _step_lines(line: Line, marks: list[re.Match[str]], trouble: Trouble) -> Iterator[Record]:
+    """The ``step:N - key:value - ...`` of verl. Two in one line: the first was cut off by a crash."""
+    for index, mark in enumerate(marks):
+        last = index + 1 == len(marks)
+        end = len(line.text) if last else marks[index + 1].start()
+        parts = line.text[mark.end() : end].split(" - ")[1:]
+        if not last or not line.whole:
+            trouble.cut = line.number
+            parts = parts[:-1]  # the last number may have lost digits
+        values: Values = {}
+        for part in parts:
+            key, _, shown = part.rpartition(":")
+            value = number(shown)
+            if key and value is not None:
+                values[key.strip()] = (value, shown.strip())
+        if values:
+            yield Record(values, step=float(mark[1]), source=line.prefix, line=line.number)
+
+
+def _braces(line: Line, trouble: Trouble) -> Iterator[Record]:
+    """JSON objects and printed dictionaries of a line."""
+    text = line.text.strip()
+    if text.startswith("{") and text.endswith("}"):
+        try:
+            row = json.loads(text)
+        except (ValueError, RecursionError):
+            row = None
+        if isinstance(row, dict):
+            for record in row_records(row, line=line.number):
+                if not _is_metrics(record.values) and not any(k in record.values for k in (*STEP_KEYS, "epoch")):
+                    record.kind = "other"
+                yield record
+            return
+    if text.startswith('{"'):
+        yield from _after_a_crash(line, text, trouble)
+        return
+    end = 0
+    found = False
+    for match in _DICT.finditer(line.text):
+        values = {key: (x, shown) for key, shown in _PAIR.findall(match[0]) if (x := number(shown)) is not None}
+        label = _LABEL.search(line.text[max(end, match.start() - 80) : match.start()])
+        end = match.end()
+        if not _is_metrics(values):
+            continue
+        found = True
+        record = Record(values, line=line.number)
+        if label is not None and label[1].lower() != "eval":
+            record.step = float(label[2])
+        yield record
+    tail = line.text[end:]
+    broken = not found and text.startswith("{'") and "}" not in tail
+    cut = not line.whole and "{'" in tail
+    if broken or cut:
+        trouble.skip(line)
+
+
+def _after_a_crash(line: Line, text: str, trouble: Trouble) -> Iterator[Record]:
+    """A JSON row that was cut off, and the whole one that the next process wrote behind it."""
+    trouble.skip(line)
+    for at in range(1, len(text)):
+        if text.startswith('{"', at):
+            try:
+                row = json.loads(text[at:])
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(row, dict) and any(key in row for key in STEP_KEYS):
+                yield from row_records(row, line=line.number)
+                return
+
+
+def _is_metrics(values: Values) -> bool:
+    if len(values) < 2 and not any("/" in key for key in values):
+        return False
+    return any(key in _MARKS or key.startswith(_MARK_STARTS) for key in values)
+
+
+class _Bars:
+    """Progress bars that carry metrics, as OpenRLHF's do: each new set of numbers on a whole bar or an episode bar."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, float] = {}
+
+    def see(self, line: Line) -> Iterator[Record]:
+        match = _BAR.search(line.text)
+        if match is None or "=" not in match[4]:
+            return
+        values = {k: (x, shown) for k, shown in _BAR_PAIR.findall(match[4]) if (x := number(shown)) is not None}
+        if "kl" not in values and not {"act_loss", "policy_loss"} & set(values):
+            return
+        if "Episode" not in match[1] and int(match[2]) < int(match[3]):
+            return  # a mean over part of the batch
+        now = {key: value for key, (value, _) in values.items()}
+        if now != self._last:  # a bar is drawn again and again
+            self._last = now
+            yield Record(values, kind="bar", line=line.number)
+
+
+class _NeMo:
+    """The block of bullets that NeMo-RL prints under ``=== Step 3/100 ===``."""
+
+    def __init__(self) -> None:
+        self._step: float | None = None
+        self._values: Values = {}
+        self._line = 0
+
+    def see(self, line: Line) -> Iterator[Record]:
+        if (step := _NEMO_STEP.search(line.text)) is not None:
+            yield from self.rest()
+            self._step, self._line = float(step[1]), line.number
+        elif (row := _NEMO_ROW.match(line.text)) is not None and row[1] in _NEMO:
+            value = number(row[2])
+            if value is not None and line.whole:
+                self._values[_NEMO[row[1]]] = (value, row[2])
+
+    def rest(self) -> Iterator[Record]:
+        if self._values and self._step is not None:
+            yield Record(self._values, step=self._step, line=self._line)
+        self._values = {}
+
+
+class _Box:
+    """The framed table that open-instruct prints, one metric or one group of metrics in a line."""
+
+    def __init__(self) -> None:
+        self._values: Values = {}
+        self._group = ""
+        self._open = False
+        self._line = 0
+
+    def see(self, line: Line) -> Iterator[Record]:
+        if "╭" in line.text:
+            yield from self.rest()
+            self._open, self._line, self._group = "Metrics" in line.text, line.number, ""
+        elif "╰" in line.text:
+            yield from self.rest()
+        elif self._open and (box := _BOX.match(line.text)) is not None:
+            inner = box[1].strip()
+            if (group := _BOX_GROUP.match(inner)) is not None:
+                self._group, inner = group[1], group[2]
+            if self._group and ": " in inner:
+                stem = "" if self._group == "other" else f"{self._group}/"
+                for part in inner.split(" | "):
+                    key, _, shown = part.rpartition(": ")
+                    self._take(stem + key.strip(), shown)
+            elif (flat := _BOX_FLAT.match(inner)) is not None:
+                self._take(flat[1], flat[2])
+
+    def _take(self, key: str, shown: str) -> None:
+        value = number(shown)
+        if key and value is not None:
+            self._values[key] = (value, shown)
+
+    def rest(self) -> Iterator[Record]:
+        if len(self._values) > 1:
+            yield Record(self._values, line=self._line)
+        self._values = {}
+        self._open = False
+
+
+# ------------------------------------------------------------------------------------------------------------- JSON
+
+
+def row_records(row: Mapping[str, Any], *, line: int | None = None) -> Iterator[Record]:
+    """The record of one JSON object; nothing if it holds no numbers."""
+    values: Values = {}
+    texts: dict[str, str] = {}
+    _flatten(row, "", values, texts, 0)
+    run = next((texts.get(key) or _whole(values.get(key)) for key in RUN_KEYS if key in texts or key in values), "")
+    if values:
+        yield Record(values, run=run or "", line=line, texts=texts)
+
+
+def _whole(value: tuple[float, str] | None) -> str:
+    return "" if value is None else value[1]
+
+
+def _flatten(row: Mapping[str, Any], stem: str, values: Values, texts: dict[str, str], depth: int) -> None:
+    for name, item in row.items():
+        key = f"{stem}{name}"
+        if item is None:
+            values[key] = (math.nan, "")
+        elif isinstance(item, bool):
+            continue
+        elif isinstance(item, int | float):
+            values[key] = (_float(item), repr(item))
+        elif isinstance(item, str):
+            value = number(item) if len(item) < 60 else None
+            if value is not None and name not in RUN_KEYS:
+                values[key] = (value, item)
+            elif len(item) < 300:
+                texts[key] = item
+        elif isinstance(item, dict) and depth < 3:
+            _flatten(item, stem if name in _OPEN else f"{key}/", values, texts, depth + 1)
+
+
+def document_records(value: Any) -> Iterator[Record] | None:
+    """The rows of a whole JSON document: a trainer state, a list of rows, or columns; None if it is none of these."""
+    if isinstance(value, dict) and isinstance(value.get("log_history"), list):
+        value = value["log_history"]
+    if isinstance(value, list):
+        if value and all(isinstance(row, dict) for row in value):
+            return (record for row in value for record in row_records(row))
+        return iter(()) if not value else None
+    if not isinstance(value, dict):
+        return None
+    by_step = {k: v for k, v in value.items() if isinstance(v, dict) and v and all(_is_number(s) for s in v)}
+    if by_step and len(by_step) == len(value):
+        return _columns(by_step)
+    lists = {k: v for k, v in value.items() if isinstance(v, list) and v and all(_scalar(x) for x in v)}
+    step = next((key for key in STEP_KEYS if key in lists), None)
+    if step is not None and len(lists) > 1 and len({len(v) for v in lists.values()}) == 1:
+        names = list(lists)
+        rows = zip(*lists.values(), strict=True)
+        return (record for row in rows for record in row_records(dict(zip(names, row, strict=True))))
+    return None
+
+
+def _float(item: float) -> float:
+    try:
+        return float(item)
+    except OverflowError:  # an integer of more than 308 digits
+        return math.copysign(math.inf, item)
+
+
+def _scalar(item: Any) -> bool:
+    return item is None or isinstance(item, int | float | str)
+
+
+def _is_number(text: str) -> bool:
+    value = number(text)
+    return value is not None and math.isfinite(value)
+
+
+def _columns(columns: Mapping[str, Mapping[str, Any]]) -> Iterator[Record]:
+    """``{"train/loss": {"1": 0.5, ...}, ...}``, the dump of a TensorBoard folder that NeMo-RL's tools write."""
+    rows: dict[float, dict[str, Any]] = {}
+    for key, by_step in columns.items():
+        for step, value in by_step.items():
+            rows.setdefault(float(step), {})[key] = value
+    for at in sorted(rows):
+        for record in row_records(rows[at]):
+            record.step = at
+            yield record
+
+
+def salvaged_rows(text: str) -> list[dict[str, Any]]:
+    """The whole rows of a trainer state that ends in mid-line."""
+    begin = re.search(r'"log_history"\s*:\s*\[', text)
+    decoder, rows, at = json.JSONDecoder(), [], len(text) if begin is None else begin.end()
+    while (brace := re.compile(r"[\s,]*(?=\{)").match(text, at)) is not None:
+        try:
+            row, at = decoder.raw_decode(text, brace.end())
+        except (ValueError, RecursionError):
+            break
+        rows.append(row)
+    return rows
+
+
+# -------------------------------------------------------------------------------------------------------------- CSV
+
+_WANDB = re.compile(r"^(.+) - (.+?)(__MIN|__MAX)?$")
+
+
+def csv_records(file: LogFile, delimiter: str, trouble: Trouble) -> Iterator[Record]:
+    """Rows of a table with a header. ``name - key`` headers, as the wandb page exports them, are a run each."""
+    last: list[Line] = []
+
+    def texts() -> Iterator[str]:
+        for line in lines(file):
+            last[:] = [line]
+            yield line.text + "\n"
+
+    limit = csv.field_size_limit(2**31 - 1)
+    try:
+        reader = csv.reader(texts(), delimiter=delimiter)
+        header = [cell.strip() for cell in next(reader, [])]
+        named = {index: m for index, name in enumerate(header) if (m := _WANDB.match(name)) is not None}
+        for cells in reader:
+            if len(cells) >= len(header) and not last[0].whole and not last[0].text.endswith('"'):
+                trouble.skip(last[0])
+                cells[-1] = ""  # it may have lost digits
+            if len(cells) < len(header):
+                trouble.skip(last[0])
+            elif not named:
+                yield from row_records(_cells(zip(header, cells, strict=False)), line=last[0].number)
+            else:
+                shared = _cells((name, cells[i]) for i, name in enumerate(header) if i not in named)
+                runs: dict[str, dict[str, str]] = {}
+                for i, m in named.items():
+                    if m[3] is None and cells[i].strip():
+                        runs.setdefault(m[1], {})[m[2]] = cells[i]
+                for run, row in runs.items():
+                    yield from row_records({**shared, **row, "run": run}, line=last[0].number)
+    except csv.Error as error:
+        raise file.error(f"broken CSV ({error})", last[0].number if last else None) from error
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _cells(pairs: Any) -> dict[str, str | None]:
+    return {name: cell if cell.strip() else None for name, cell in pairs if name}

@@ -1,0 +1,114 @@
+"""``kleash check`` on logs: kinds told by content, flags, JSON as promised, exit 2 for what is neither dump nor log."""
+
+import json
+
+import numpy as np
+import pytest
+from dumps import FAULTS, write_jsonl
+
+from kleash import cli
+
+ROW = {"grad_norm": 1.0, "completion_length": 200.0, "rewards/judge": 0.4, "rewards/accuracy": 0.3, "reward": 0.7}
+
+
+@pytest.fixture
+def run(capsys):
+    def call(*arguments):
+        with pytest.raises(SystemExit) as stop:
+            cli.cli.main(["check", *map(str, arguments)])
+        out = capsys.readouterr()
+        return stop.value.code or 0, out.out, out.err
+
+    return call
+
+
+def state(folder, beta, *, rows=40, seed=0, gold=0.2):
+    rng = np.random.default_rng(seed)
+    folder.mkdir(parents=True)
+    history = []
+    for i in range(rows):
+        kl = 0.2 * beta**0.2 * i / rows * (1 + 0.05 * rng.random())
+        reward = 0.3 + 0.3 * i / rows + 0.01 * rng.normal() - beta
+        more = {"rewards/accuracy": 0.3 + gold * i / rows + 0.004 * rng.normal(), "rewards/judge": reward}
+        history.append({"step": i + 1, "loss": round(beta * kl, 4), "kl": kl, **ROW, **more, "reward": reward})
+    (folder / "trainer_state.json").write_text(json.dumps({"log_history": history}))
+    return folder / "trainer_state.json"
+
+
+def answer(run, *arguments):
+    code, out, err = run(*arguments, "--format", "json")
+    return code, json.loads(out), err
+
+
+def test_dumps_logs_and_folders_side_by_side(run, tmp_path):
+    log = state(tmp_path / "a", 0.04)
+    state(tmp_path / "b", 0.1, seed=1)
+    _, good = FAULTS["sampler has other weights"].make(np.random.default_rng(0), 64)
+    write_jsonl(good, tmp_path / "rollouts.jsonl")
+    code, data, _ = answer(run, log)
+    assert (code, data["frontier"]) == (0, None)
+    assert [i["kind"] for i in data["inputs"]] == ["log"]
+    facts = data["inputs"][0]["facts"]
+    assert facts["placement"] == "loss"
+    assert facts["coefficient"]["lo"] <= 0.04 <= facts["coefficient"]["hi"]
+    assert {"value", "lo", "hi", "from"} == set(facts["coefficient"])
+    code, data, _ = answer(run, tmp_path)
+    assert sorted(i["kind"] for i in data["inputs"]) == ["log", "log", "rollouts"]
+    assert [row["beta"] for row in data["frontier"]["rows"]] == pytest.approx([0.04, 0.1], rel=0.05)
+    assert data["frontier"]["source"] == "log"
+    assert {f["input"] for f in data["findings"]} == {i["path"] for i in data["inputs"]}
+
+
+def test_gold_is_named_by_a_flag(run, tmp_path):
+    log = state(tmp_path / "a", 0.001, gold=0.0)
+    assert run(log)[0] == 0
+    code, data, _ = answer(run, log, "--gold", "accuracy")
+    assert code == 1
+    assert [f["code"] for f in data["findings"] if f["status"] == "problem"] == ["HACKING"]
+    code, out, err = run(log, "--gold", "helpfulness")
+    assert (code, out) == (2, "")
+    assert "--gold: expected the name of one column" in err
+
+
+def test_a_declared_or_configured_coefficient_is_held_against_the_log(run, tmp_path):
+    log = state(tmp_path / "a", 0.04)
+    assert run(log, "--beta", "0.04")[0] == 0
+    assert run(log, "--beta", "0.4")[0] == 1
+    config = tmp_path / "grpo.toml"
+    config.write_text("beta = 0.4\n")
+    assert run(log, "--config", config)[0] == 1
+    config.write_text('beta = 0.04\nloss_type = "grpo"\nnum_generations = 8\n')
+    assert run(log, "--config", config)[0] == 0
+    config.write_text("betta = 0.4\n")
+    assert run(log, "--config", config)[0] == 2
+
+
+def test_trainer_settles_what_keys_leave_open(run, tmp_path):
+    path = tmp_path / "log.jsonl"
+    rows = [{"step": i, "kl": 0.001 * i, "reward": 0.5, "completions/mean_length": 50.0} for i in range(1, 9)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    units = {name: answer(run, path, "--trainer", name)[1]["inputs"][0]["facts"] for name in ("trl-grpo", "trl-rloo")}
+    assert units["trl-grpo"]["penalty_kl_unit"] == "nats per token"
+    assert units["trl-rloo"]["penalty_kl_unit"] == "nats per answer"
+    code, _, err = run(path, "--trainer", "trl-gpro")
+    assert code == 2
+    assert "trl-grpo" in err
+
+
+@pytest.mark.parametrize("content", ["hello\n", "a,b\n1,2\n", '{"a": 1}\n', "\x00\x01"])
+def test_what_is_neither_is_exit_2(run, tmp_path, content):
+    for name in ("x.txt", "x.json", "x.csv"):
+        path = tmp_path / name
+        path.write_text(content)
+        code, out, err = run(path)
+        assert (code, out) == (2, "")
+        assert err.count("\n") == 1
+        assert str(path) in err
+
+
+def test_the_table_of_a_log_fits(run, tmp_path):
+    code, out, _ = run(state(tmp_path / "a", 0.04), "--gold", "accuracy")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 80 or str(tmp_path) in out
+    assert "trl-grpo" in out
+    assert "penalty: loss" in out
