@@ -13,7 +13,7 @@ from kleash.audit.settings import KNOWN_KEYS, names_of
 from kleash.errors import ConfigError, MissingFileError
 from kleash.kl import ESTIMATORS, PLACEMENTS
 
-__all__ = ["Declared", "read_config", "read_declared"]
+__all__ = ["Declared", "read_config"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,16 +60,6 @@ class Declared:
     def updated(self, **changes: Any) -> Declared:
         """A copy in which every change that is not None replaces the old value."""
         return replace(self, **{name: value for name, value in changes.items() if value is not None})
-
-
-def read_declared(path: str | Path) -> Declared:
-    """Settings from a TOML or JSON file with some of the keys of `Declared`; an unknown key is an error.
-
-    Raises
-    ------
-    MissingFileError, ConfigError
-    """
-    return _declared(path, _table(path))
 
 
 def read_config(path: str | Path) -> tuple[Declared, dict[str, Any]]:

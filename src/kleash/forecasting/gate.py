@@ -15,9 +15,9 @@ HEAVY = 0.10
 """Shape of the scores' tail from which a power law must be reckoned with.
 
 Chosen by trial on the families of ``bench/forecast_calibration.py``: power laws of index 1.5 to 3 have shapes .33 to
-.67, normal scores seen through 200 to 6,000 samples fit at -.2 to 0, exponential tails at 0. At this value 1 power
-law in 200 passes for light at the smallest size tried (30 prompts x 8), none in 200 at the others, and 3 to 18 % of
-normal ones are called weak.
+.67, normal scores seen through 200 to 6,000 samples fit at -.2 to 0, exponential tails at 0. At this value
+about 1 in 100 power laws passes for light at the smallest size tried (30 prompts x 8) and hardly any at the others,
+and 5 to 15 % of normal ones are called weak; measured in docs/calibration.md.
 """
 OK_DRIFT, USABLE_DRIFT = 1.0, 2.5
 """Largest drift with the number of samples, in standard errors, of an ``ok`` row, and of one that is still shown.

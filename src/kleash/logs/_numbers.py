@@ -14,7 +14,6 @@ FULL = -1
 _SIGNIFICANT = 8  # float32 printed whole has seven to nine digits: from eight on nobody rounded by hand
 _SHORT = 4  # Hugging Face prints "%.4g" since transformers 5
 _WRAPPED = re.compile(r"(?:np\.|numpy\.)?(?:float|int|bfloat)\d*\((.*)\)|tensor\(([^,)]*).*\)")
-_NAN = {"nan", "-nan", "+nan"}
 _NOTHING = {"", "none", "null", "n/a", "-"}
 
 
