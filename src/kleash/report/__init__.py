@@ -1,0 +1,1 @@
+"""What kleash shows: pages, charts and the moving dial."""
