@@ -51,7 +51,7 @@ def test_exit_codes(run, files):
         (("GOOD", "--reward-range", "1", "0"), "reward_min below reward_max"),
         (("GOOD", "--bta", "1"), "did you mean --beta?"),
         (("GOOD", "--format", "jsn"), "did you mean json?"),
-        (("GOOD", "--config", "none.toml"), "none.toml: expected a TOML or JSON file"),
+        (("GOOD", "--config", "none.toml"), "none.toml: expected a TOML, YAML or JSON file"),
     ],
 )
 def test_bad_use_is_one_line_and_exit_2(run, files, arguments, words):

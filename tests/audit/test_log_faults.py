@@ -1,5 +1,6 @@
 """Every fault of a log is found, and its twin, which differs in nothing else, has no problem at all."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -112,6 +113,72 @@ def test_grpo_and_rloo_with_the_same_keys_are_left_open():
     found = the("PLACEMENT", replace(log, kl=(kl,)))[0]
     assert found.status == "cannot-tell"
     assert "--trainer" in found.message
+
+
+def written(tmp_path, rows, name="log.jsonl"):
+    path = tmp_path / name
+    path.write_text("\n".join(json.dumps(row) for row in rows) + "\n")
+    return path
+
+
+def place_of(report):
+    (one,) = report.inputs
+    return one.facts["placement"], [f.code for f in report.problems]
+
+
+def test_a_nemo_log_cannot_show_a_penalty_in_the_reward(tmp_path):
+    """kl_penalty is 0 both where the KL is in the reward and where there is none (grpo.py, loss_functions.py)."""
+    rows = [{"step": i, "train/kl_penalty": 0.0, "train/loss": 0.01 * (-1) ** i, "train/reward": 0.5,
+             "train/token_mult_prob_error": 1.01} for i in range(20)]  # fmt: skip
+    path, config = written(tmp_path, rows), tmp_path / "grpo.yaml"
+    text = "loss_fn:\n  reference_policy_kl_penalty: 0.01\n  use_kl_in_reward: {}\n"
+    config.write_text(text.format("true"))
+    assert place_of(check(path, config=config)) == ("unknown", [])
+    config.write_text(text.format("false"))
+    assert place_of(check(path, config=config)) == ("none", ["PLACEMENT"])
+    assert place_of(check(path)) == ("none", [])
+
+
+def test_an_excerpt_without_kl_and_loss_is_no_run_without_a_penalty(tmp_path):
+    """A chart of rewards exported from a tracker says nothing about the KL; a log with losses and no KL does."""
+    rows = [{"step": i, "reward": 0.5, "rewards/accuracy/mean": 0.3} for i in range(20)]
+    assert place_of(check(written(tmp_path, rows), beta=0.04)) == ("unknown", [])
+    rows = [{**row, "loss": 0.01} for row in rows]
+    assert place_of(check(written(tmp_path, rows), beta=0.04)) == ("none", ["PLACEMENT"])
+
+
+def test_a_kl_that_is_shown_and_not_trained_on(tmp_path):
+    """slime's examples: --use-kl-loss --kl-loss-coef 0.00, to watch the KL."""
+    kl, pg = [0.00123456789 * i for i in range(20)], 0.0123456789
+    rows = [{"step": i, "rollout/raw_reward": 0.5, "train/pg_loss": pg, "train/loss": pg, "train/kl_loss": kl[i]}
+            for i in range(20)]  # fmt: skip
+    config = tmp_path / "slime.json"
+    config.write_text(
+        json.dumps({"use_kl_loss": True, "kl_loss_coef": 0.0, "kl_loss_type": "low_var_kl", "kl_coef": 0.0})
+    )
+    assert place_of(check(written(tmp_path, rows), config=config)) == ("none", [])
+    rows = [{**row, "train/loss": pg + 0.1 * row["train/kl_loss"]} for row in rows]
+    assert place_of(check(written(tmp_path, rows), config=config)) == ("loss", ["COEFFICIENT"])
+
+
+def test_a_logged_coefficient_without_a_kl_is_not_called_healthy():
+    run = healthy_run(np.random.default_rng(20), rows=30)
+    log = verl(run, in_loss=False, config={})
+    coefficient = np.full(30, 0.001)
+    log = replace(log, coefficient=coefficient, raw={**log.raw, "actor/kl_coef": coefficient})
+    assert the("PLACEMENT", log)[0].status == "cannot-tell"
+
+
+def test_a_reference_that_is_meant_to_follow_makes_no_broken_resume():
+    """TRL's sync_ref_model: the KL falls at every synchronisation."""
+    run = healthy_run(np.random.default_rng(21), rows=60)
+    run.kl = 0.06 * (1 + np.arange(60) % 30) / 30
+    run.kl[30:] = 0.0005 * (1 + np.arange(30)) / 30
+    run.kl[0] = 0.0
+    assert "RESUME" in problems(trl_grpo(run))
+    synced = trl_grpo(run, config={"beta": run.beta, "sync_ref_model": True, "ref_model_sync_steps": 30})
+    assert problems(synced) == []
+    assert "sync_ref_model" in the("RESUME", synced)[0].message
 
 
 # ---------------------------------------------------------------------------------------------------------- hacking

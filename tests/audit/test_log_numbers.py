@@ -7,8 +7,8 @@ from kleash.audit.coefficient_log import recover
 from kleash.audit.declared import Declared
 from kleash.audit.log_catalogue import facts_of, run_log_checks
 from kleash.audit.logview import view
-from kleash.audit.placement import penalty_return
 from kleash.audit.ratios import fit_ratio, half_widths
+from kleash.audit.units_log import penalty_return
 from logs import FULL, PER_ANSWER_REWARD, PER_TOKEN_LOSS, PER_TOKEN_REWARD, make
 
 REF = "reference"

@@ -61,7 +61,7 @@ def check(
         Dumps, JSONL or Parquet (`kleash.audit.rollouts` lists the columns; ``-`` is stdin), training logs
         (`kleash.logs` reads eight trainers' and plain tables), or folders of both. The kind is told by the content.
     config
-        TOML or JSON with what the files cannot show: ``beta``, ``reward_min``, ``reward_max``, ``estimator``,
+        TOML, YAML or JSON with what the files cannot show: ``beta``, ``reward_min``, ``reward_max``, ``estimator``,
         ``placement``; or, for logs, the trainer's own configuration under its own option names.
     beta
         The declared coefficient; over ``config``. For a dump in reward units per nat of the whole answer, for a log the

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import json
+import re
 import tomllib
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -14,6 +16,9 @@ from kleash.errors import ConfigError, MissingFileError
 from kleash.kl import ESTIMATORS, PLACEMENTS
 
 __all__ = ["Declared", "read_config"]
+
+
+_EXPONENT = re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +70,8 @@ class Declared:
 def read_config(path: str | Path) -> tuple[Declared, dict[str, Any]]:
     """Settings from a small file of declarations, or the configuration of a trainer under its own option names.
 
+    TOML, or by its ending JSON or YAML (what verl, NeMo-RL and open-instruct are configured with).
+
     A file with keys of `Declared` only is declarations; one with option names of a trainer (``use_kl_loss``,
     ``init_kl_coef``, ...; nested or dotted) is a trainer's, and is returned as it stands beside an empty `Declared`.
 
@@ -74,23 +81,58 @@ def read_config(path: str | Path) -> tuple[Declared, dict[str, Any]]:
     """
     table = _table(path)
     known = {f.name for f in fields(Declared)}
-    if set(table) <= known or not any(name in KNOWN_KEYS for name in names_of(table) if name not in known):
+    names = names_of(table)
+    others = names - known
+    if set(table) <= known or (not others & set(KNOWN_KEYS) and (_misspelt(others, known) or not names & known)):
         return _declared(path, table), {}
     return Declared(), table
+
+
+def _misspelt(names: set[str], known: set[str]) -> bool:
+    """Whether one of some unknown names is close to a known one: ``betta`` is a slip, ``learning_rate`` is not."""
+    return any(difflib.get_close_matches(name, known, n=1, cutoff=0.75) for name in names)
 
 
 def _table(path: str | Path) -> dict[str, Any]:
     file = Path(path)
     if not file.is_file():
-        raise MissingFileError(_checks.message(str(path), expected="a TOML or JSON file", got="nothing of that name"))
+        expected = "a TOML, YAML or JSON file"
+        raise MissingFileError(_checks.message(str(path), expected=expected, got="nothing of that name"))
+    kind = {".json": "JSON", ".yaml": "YAML", ".yml": "YAML"}.get(file.suffix.lower(), "TOML")
     try:
         text = file.read_text(encoding="utf-8")
-        table = json.loads(text) if file.suffix.lower() == ".json" else tomllib.loads(text)
-    except (UnicodeDecodeError, json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(_checks.message(str(path), expected="TOML (or .json)", got=str(error))) from None
+        table = _yaml(text) if kind == "YAML" else json.loads(text) if kind == "JSON" else tomllib.loads(text)
+    except (UnicodeDecodeError, RecursionError, ValueError) as error:  # both decoders' errors are ValueErrors
+        got = " ".join(str(error).split())
+        fix = "" if kind != "TOML" else "name it .yaml or .json if it is one"
+        raise ConfigError(_checks.message(str(path), expected=kind, got=got, fix=fix)) from None
     if not isinstance(table, dict):
         raise ConfigError(_checks.message(str(path), expected="a table of settings", got=type(table).__name__))
     return table
+
+
+def _yaml(text: str) -> Any:
+    """YAML as trainers write it: hydra's tree or list of overrides, wandb's ``name: {value: ...}``."""
+    import yaml
+
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
+    if isinstance(value, list) and value and all(isinstance(item, str) and "=" in item for item in value):
+        pairs = (item.lstrip("+~").partition("=") for item in value)
+        value = {key: yaml.safe_load(shown) for key, _, shown in pairs}
+    return _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        if "value" in value and set(value) <= {"value", "desc"}:  # wandb
+            return _plain(value["value"])
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, str) and _EXPONENT.fullmatch(value):
+        return float(value)  # YAML 1.1 takes 1e-3, without a point, for a word
+    return value
 
 
 def _declared(path: str | Path, table: dict[str, Any]) -> Declared:

@@ -14,12 +14,13 @@ from scipy.ndimage import minimum_filter1d
 
 from kleash.audit.evidence import z_limit
 from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
+from kleash.audit.logview import Series
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kleash.audit.declared import Declared
-    from kleash.audit.logview import LogView, Series
+    from kleash.audit.logview import LogView
 
     Floats = NDArray[np.float64]
 
@@ -48,7 +49,7 @@ def kl_jump(view: LogView, declared: Declared, level: float) -> Finding:
         past = past[x.segment[max(0, i - 8) : i] == x.segment[i]]
         if not past.size or x.values[i] < floor:
             continue
-        base = max(float(past.max()), 0.01 * floor)
+        base = max(float(past.max()) + view.kl_grain, 0.01 * floor)
         if x.values[i] < JUMP * base:
             continue
         base = max(base, _trend(past))
@@ -151,10 +152,10 @@ def kl_growth(view: LogView, declared: Declared, level: float) -> Finding:
     logs = np.log(x.values[positive])
     n = logs.size
     middle, end = slice(int(0.4 * n), int(0.6 * n)), slice(int(0.8 * n), n)
-    noise = 1.2533 * float(np.median(np.abs(np.diff(logs)))) / (0.6745 * math.sqrt(2))
     rise = float(np.median(logs[end]) - np.median(logs[middle]))
     size = max(1, int(0.2 * n))
-    error = noise * math.sqrt(2 / size)
+    own = Series(rows=x.rows[positive], step=x.step[positive], segment=x.segment[positive], values=logs)
+    error = 1.2533 * own.lasting(size) * math.sqrt(2)  # of two medians
     steps = x.step[positive]
     start = float(x.step[0])
     power = 1.5 * math.log((float(np.median(steps[end])) - start + 1) / (float(np.median(steps[middle])) - start + 1))
@@ -275,7 +276,7 @@ def resume(view: LogView, declared: Declared, level: float) -> Finding:
     ``problem``: at a restart, or between two rows, the KL falls to a tenth and stays, or at a restart rises tenfold.
     """
     x = view.per_token
-    floor = view.level(0.001, 0.05)
+    floor, grain = view.level(0.001, 0.05), view.kl_grain
     evidence: dict[str, object] = {"segments": int(np.unique(x.segment).size), "limit": FALL}
     worst: tuple[float, int, float, float] | None = None
     moved = (FALL * x.values[1:] < x.values[:-1]) | (x.segment[1:] != x.segment[:-1])
@@ -290,17 +291,23 @@ def resume(view: LogView, declared: Declared, level: float) -> Finding:
         if not restart and (past.size < 3 or after.size < 3):
             continue
         before, now = float(np.median(past)), float(np.median(after))
-        lasting = restart or float(after.max()) * FALL < float(past.min())
-        if before > floor and now * FALL < before and lasting:
+        least, most = before - grain, now + grain  # a KL of .01 that falls to .00 may have gone from .0051 to .0049
+        lasting = restart or (float(after.max()) + grain) * FALL < float(past.min()) - grain
+        if before > floor and most * FALL < least and lasting:
             worst = (now / before, int(i), before, now)
             break
-        if restart and now > view.level(FLOOR_TOKEN, FLOOR_ANSWER) and before > 0 and now > FALL * max(before, floor):
+        risen = now - grain > FALL * max(before + grain, floor)
+        if restart and now > view.level(FLOOR_TOKEN, FLOOR_ANSWER) and before > 0 and risen:
             worst = (now / before, int(i), before, now)
             break
     if worst is not None:
         ratio, row, before, now = worst
         evidence |= {"step": float(x.step[row]), "before": before, "after": now, "ratio": ratio}
         fell = ratio < 1
+        moves = view.settings.reference_moves
+        if fell and moves is not None:
+            text = f"KL falls to {number(now)} at step {x.step[row]:g}: {moves} lets the reference follow the policy"
+            return ok("RESUME", f"{text}, so the KL is no distance from the start", evidence=evidence)
         return problem(
             "RESUME",
             f"KL {'falls' if fell else 'rises'} from {number(before)} to {number(now)} at step {x.step[row]:g}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from kleash.audit.declared import Declared
 from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
 from kleash.audit.gradient import judge_term
-from kleash.audit.placement import placed
+from kleash.audit.placement import IMPLICIT, placed
 from kleash.kl import Estimator, Placement
 
 if TYPE_CHECKING:
@@ -33,8 +34,7 @@ def known_term(view: LogView) -> tuple[str | None, str | None]:
     estimator, ratio = settings.estimator, settings.with_ratio
     if view.trainer == "trl-grpo":
         estimator = estimator or "k3"
-        if ratio is None and view.version is not None:
-            ratio = view.version >= (1, 16) if not (1, 10) <= view.version < (1, 16) else None
+        ratio, _ = _bias_correction(view)
     elif view.trainer in ("trl-rloo", "trlx", "lm-human-preferences"):
         estimator = estimator or "k1"
     elif view.trainer == "open-instruct" and estimator is None:
@@ -55,6 +55,9 @@ def known_term(view: LogView) -> tuple[str | None, str | None]:
 def gradient_of_log(view: LogView, declared: Declared, level: float) -> Finding:
     """Does this estimator in this place pull towards the reference? From the exact gradient; no chance involved."""
     estimator, place = known_term(view)
+    if view.trainer in IMPLICIT and view.settings.placement is None:
+        message = "the loss is a function of beta times the log ratio of whole answers: no estimator in it"
+        return ok("GRADIENT", message, evidence={"estimator": None, "placement": "implicit"})
     if view.settings.beta == 0 or placed(view).where == "none":
         return cannot_tell("GRADIENT", "no penalty is in this run")
     if estimator is None or place is None:
@@ -62,7 +65,30 @@ def gradient_of_log(view: LogView, declared: Declared, level: float) -> Finding:
         return cannot_tell(
             "GRADIENT", f"the log does not say the {missing}", fix="give --config with estimator and placement"
         )
-    return judge_term(cast("Estimator", estimator), cast("Placement", place))
+    found = judge_term(cast("Estimator", estimator), cast("Placement", place))
+    if view.trainer != "trl-grpo" or estimator != "k3" or view.settings.placement is not None:
+        return found
+    ratio, by_default = _bias_correction(view)
+    if ratio is None:
+        found = replace(
+            found,
+            message="k3 in the loss pulls: along KL(policy || reference) with use_bias_correction_kl (the default of "
+            "TRL 1.16), along KL(reference || policy) without; the log does not say which",
+            evidence={**found.evidence, "placement": "loss or loss-with-ratio"},
+        )
+    elif ratio and by_default:
+        found = replace(found, message=f"{found.message} (use_bias_correction_kl by the default of TRL 1.16)")
+    return found
+
+
+def _bias_correction(view: LogView) -> tuple[bool | None, bool]:
+    """Whether GRPO of TRL multiplies its KL by the ratio, None if the log leaves it open; and if by default only."""
+    if view.settings.with_ratio is not None:
+        return view.settings.with_ratio, False
+    if view.version is not None:
+        return (None if (1, 10) <= view.version < (1, 16) else view.version >= (1, 16)), True
+    old = view.key("completion_length", "clip_ratio") is not None  # keys up to 0.18, long before there was a choice
+    return (False if old else None), True
 
 
 def controller(view: LogView, declared: Declared, level: float) -> Finding:

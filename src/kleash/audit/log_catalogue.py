@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kleash.audit import coefficient_log, dynamics, judged, linter, log_values, placement, upgrades
+from kleash.audit import coefficient_log, dynamics, judged, linter, log_values, placement, units_log, upgrades
 from kleash.audit.evidence import FAMILY_LEVEL
 from kleash.audit.findings import Finding
 
@@ -110,14 +110,14 @@ LOG_CHECKS: tuple[LogCheck, ...] = (
         asks="Is the logged KL in the penalty's unit, without the coefficient?",
         needs=("kl",),
         rule="the coefficient is off by the mean length, or is 1",
-        run=placement.kl_unit,
+        run=units_log.kl_unit,
     ),
     LogCheck(
         code="LOSS",
         asks="Is the loss nothing but beta * KL?",
         needs=("kl", "loss"),
         rule="never; it explains",
-        run=placement.loss_explained,
+        run=units_log.loss_explained,
     ),
     LogCheck(
         code="GRADIENT",
@@ -269,14 +269,15 @@ def run_log_checks(view: LogView) -> list[Finding]:
 def facts_of(view: LogView) -> dict[str, Any]:
     """What the log says without being judged; null where it says nothing."""
     estimator, _ = linter.known_term(view)
+    where = placement.placed(view).where
     kl = view.kl
     end = view.kl_series.values[-max(1, view.kl_series.size // 5) :] if kl is not None else np.array([])
     return {
-        "placement": placement.placed(view).where,
-        "estimator": estimator,
+        "placement": where,
+        "estimator": None if where == "none" else estimator,
         "coefficient": coefficient_log.facts_of_coefficient(view),
         "logged_kl_unit": None if kl is None else kl.spec.unit,
-        "penalty_kl_unit": placement.penalty_unit(view),
+        "penalty_kl_unit": units_log.penalty_unit(view),
         "effective_beta": None,
         "run": view.log.run,
         "trainer_version": view.log.trainer_version,

@@ -51,7 +51,7 @@ def non_finite(view: LogView, declared: Declared, level: float) -> Finding:
     evidence = {"first_key": key, "first_step": step, "rows": {k: len(v) for k, v in bad.items()}}
     return problem(
         "NON_FINITE",
-        f"{key} is not a number at step {step:g}; also in {len(bad) - 1} other keys",
+        f"{key} is not a number at step {step:g}" + (f"; also in {len(bad) - 1} other keys" if len(bad) > 1 else ""),
         evidence=evidence,
         causes=(
             "exp(ref_logp - logp) overflows in k3, or its clamp leaves 0 times infinity in the gradient",

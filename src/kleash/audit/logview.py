@@ -58,11 +58,21 @@ class Series:
 
         The larger of what rows give and what means over a twentieth of the run give.
         """
+        return max(self.noise(), self._blocks()) / math.sqrt(n)
+
+    def lasting(self, n: int) -> float:
+        """The same for a median, in which rows far off do not count: neither in it nor in its error."""
+        near = np.abs(np.diff(self.values))
+        return max(float(np.median(near)) / (0.6745 * math.sqrt(2)) if near.size else 0.0, self._blocks()) / math.sqrt(
+            n
+        )
+
+    def _blocks(self) -> float:
+        """Standard deviation of a row as means over a twentieth of the run show it."""
         width = max(1, self.size // 20)
         blocks = self.values[: self.size // width * width].reshape(-1, width).mean(axis=1)
         steps = np.abs(np.diff(blocks))
-        lasting = float(np.median(steps)) / (0.6745 * math.sqrt(2)) * math.sqrt(width) if steps.size > 3 else 0.0
-        return max(self.noise(), lasting) / math.sqrt(n)
+        return float(np.median(steps)) / (0.6745 * math.sqrt(2)) * math.sqrt(width) if steps.size > 3 else 0.0
 
     def window(self, start: float, stop: float) -> Floats:
         """The values between two shares of the rows, at least one."""
@@ -141,7 +151,9 @@ class LogView:
     def error(self, key: str | None, values: Floats) -> Floats:
         """Half the last printed place of a key, or float32's error where it was printed in full."""
         places = self.log.decimals.get(key, -1) if key is not None else -1
-        return half_widths(values, None if places < 0 else places)
+        error = half_widths(values, None if places < 0 else places)
+        again = 0 <= places < 4 and self.trainer.startswith("trl") and key is not None and key.endswith("loss")
+        return error + 0.5e-4 if again else error  # the Trainer has rounded a loss to four places before others did
 
     @cached_property
     def references(self) -> tuple[KLColumn, ...]:
@@ -174,6 +186,16 @@ class LogView:
         if kl is None or kl.spec.unit == "nats per token" or self.log.length is None:
             return self.kl_series
         return series(self.log, np.asarray(kl.values) / np.asarray(self.log.length))
+
+    @cached_property
+    def kl_grain(self) -> float:
+        """How far rounding may have moved a row of the main KL, half its last place, in the unit of `per_token`."""
+        kl = self.kl
+        if kl is None or self.log.decimals.get(kl.key, -1) < 0:
+            return 0.0
+        half = 0.5 * 10.0 ** -self.log.decimals[kl.key]
+        own = kl.spec.unit == "nats per token" or not self.length.size
+        return half if own else half / float(np.median(self.length.values))
 
     @cached_property
     def per_answer(self) -> Series:
@@ -213,6 +235,21 @@ class LogView:
     def coefficient(self) -> Series:
         """The logged coefficient without gaps."""
         return series(self.log, self.log.coefficient)
+
+    @cached_property
+    def coefficient_key(self) -> str | None:
+        """The column that the coefficient was read from."""
+        wanted = self.log.coefficient
+        for key, values in self.log.raw.items():
+            if wanted is not None and np.array_equal(values, wanted, equal_nan=True):
+                return key
+        return None
+
+    @property
+    def coefficient_is_zero(self) -> bool:
+        """Whether the logged coefficient is 0 throughout, and not merely printed as 0.000."""
+        c = self.coefficient.values
+        return bool(c.size) and not np.any(c) and not np.any(self.error(self.coefficient_key, c))
 
 
 def view(log: RunLog, declared: Declared | None = None, *, gold: str | None = None) -> LogView:

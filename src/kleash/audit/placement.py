@@ -1,7 +1,8 @@
-"""Where does the penalty go, with which sign, and in which unit? PLACEMENT, SIGN, KL_UNIT and LOSS of a log."""
+"""Where does the penalty go, and with which sign? PLACEMENT and SIGN of a log."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from kleash.audit.coefficient_log import recover
 from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
+from kleash.audit.recovered import SHAPE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -18,14 +20,14 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["Placed", "kl_unit", "loss_explained", "penalty_return", "penalty_unit", "placed", "placement", "sign"]
+__all__ = ["IMPLICIT", "Placed", "placed", "placement", "sign"]
 
 BY_DESIGN = {
     "trl-grpo": "loss",
     "trl-rloo": "reward",
     "trl-ppo": "reward",
     "trl-legacy-ppo": "reward",
-    "trl-online-dpo": "reward",
+    "trl-online-dpo": "loss",
     "trl-dpo": "loss",
     "trl-kto": "loss",
     "open-instruct": "loss",
@@ -33,6 +35,14 @@ BY_DESIGN = {
     "lm-human-preferences": "reward",
 }
 """Trainers that can put the penalty in one place only (facts/trainers.md, 0.1; checked against the sources)."""
+
+
+IMPLICIT = ("trl-dpo", "trl-kto", "trl-online-dpo")
+"""Trainers whose loss is a function of beta times the log ratio of whole answers: there is no penalty term to estimate.
+What Online DPO logs as non_score_reward is shown and not trained on."""
+
+
+LOSSES = re.compile(r"(?:^|[/_])(?:\w*loss|non_score_reward|grad_norm)(?:$|[/_])|^act_loss$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +81,12 @@ def _placed(view: LogView) -> Placed:
         if name in ("table", "trl-dpo", "trl-kto"):
             loss = True if name != "table" else None
             return Placed(loss=loss, reward=False if loss else None, why=("no KL column",))
+        if name == "nemo-rl" and view.raw("kl_penalty") is None:
+            return Placed(loss=None, reward=None, why=("NeMo-RL's console shows no KL, on or off",))
+        if name in ("nemo-rl", "slime") and view.settings.in_reward:
+            return Placed(loss=False, reward=None, why=(f"{name} logs no KL of a penalty in the reward",))
+        if not any(LOSSES.search(key) for key in view.log.raw):
+            return Placed(loss=None, reward=None, why=("neither KL nor loss: the log is an excerpt",))
         return Placed(loss=False, reward=False, why=("the log has no KL against a reference",))
     open_key = view.kl is not None and view.kl.spec.placement == "unknown" and view.settings.placement is None
     if name == "trl-grpo" and open_key:
@@ -100,6 +116,16 @@ def _differ(view: LogView, first: str | None, second: str | None) -> bool | None
     return bool((np.abs(x - y)[both] > 2 * grant[both]).mean() > 0.5)
 
 
+def _hidden(view: LogView, first: str | None, second: str | None) -> bool:
+    """Whether two equal columns would look equal with the penalty too: it is smaller than their digits."""
+    beta = float(np.median(view.coefficient.values)) if view.coefficient.size else view.settings.beta
+    paid = view.per_answer.values if view.per_answer.size else view.kl_series.values
+    if first is None or second is None or not beta or not paid.size:
+        return False
+    grant = sum(float(np.nanmedian(view.error(key, np.asarray(view.log.raw[key])))) for key in (first, second))
+    return float(np.median(np.abs(paid))) * beta < 2 * SHAPE * grant
+
+
 def _in_loss(view: LogView) -> tuple[bool | None, str]:
     name = view.trainer
     if name == "nemo-rl":
@@ -121,12 +147,12 @@ def _in_loss(view: LogView) -> tuple[bool | None, str]:
         if found.fit is not None and found.place == "loss" and found.holds and (kl or found.resolved):
             if found.resolved:
                 return True, f"{whole} - {policy} is {number(found.fit.value)} x {view.kl.key}"
-            logged = view.coefficient.values
-            if found.fit.hi < 1e-12 or (logged.size and not logged.any()):
+            if found.fit.hi < 1e-12 or view.coefficient_is_zero:
                 return False, f"{whole} and {policy} are equal"
     if kl is not None:
-        coefficient = view.coefficient
-        if coefficient.size and not coefficient.values.any():
+        if view.settings.beta == 0 and not recover(view).resolved:
+            return False, f"{view.settings.beta_key} is 0: {kl} is shown and not trained on"
+        if view.coefficient_is_zero:
             return False, "the logged coefficient is 0"
         return (True, f"the log has {kl}") if name in ("verl", "slime") else (None, "")
     if name in ("verl", "slime"):
@@ -139,6 +165,8 @@ def _in_reward(view: LogView) -> tuple[bool | None, str]:
     name = view.trainer
     if name == "openrlhf":
         differ = _differ(view, view.key("reward"), view.key("return"))
+        if differ is False and _hidden(view, view.key("reward"), view.key("return")):
+            return None, "the penalty is below the digits of reward and return"
         return differ, "" if not differ else "return is below reward by more than its digits"
     if name == "verl":
         score, reward = view.key("critic/score/mean"), view.key("critic/rewards/mean")
@@ -148,9 +176,11 @@ def _in_reward(view: LogView) -> tuple[bool | None, str]:
             return True, f"{score} and {reward} differ"
         if key is not None and view.key("actor/reward_kl_penalty_coeff", "critic/kl_coeff") is not None:
             kl = np.asarray(view.log.raw[key])
-            if differ is False and np.nanmax(np.abs(kl)) > 0.01 and not view.coefficient.values.any():
+            if differ is False and np.nanmax(np.abs(kl)) > 0.01 and view.coefficient_is_zero:
                 return False, "scores and rewards are equal"
             return True, f"the log has {key}"
+        if differ is False and _hidden(view, score, reward) and view.settings.in_reward:
+            return None, "the penalty is below the digits of scores and rewards"
         return False if differ is not None else None, "scores and rewards are equal" if differ is not None else ""
     if name in ("nemo-rl", "slime"):
         return view.settings.in_reward, ""
@@ -217,6 +247,14 @@ def placement(view: LogView, declared: Declared, level: float) -> Finding:
             causes=("a version whose switch means something else (verl before PR 644)", "the log is of another run"),
             fix="use the configuration of this run; check the version's meaning of the switch",
         )
+    logged = view.coefficient.values
+    if found.where == "none" and logged.size and not view.coefficient_is_zero:
+        return cannot_tell(
+            "PLACEMENT",
+            f"the log names a coefficient of {number(float(logged[-1]))} and shows no penalty ({why})",
+            evidence=evidence,
+            fix="give the whole log, or look where the coefficient goes",
+        )
     if found.where == "unknown":
         message = f"the log does not show it ({why})" if why else "the log does not show it"
         return cannot_tell(
@@ -272,132 +310,3 @@ def _shaped_sign(view: LogView) -> tuple[bool, str] | None:
     if minus.mean() > 0.5 >= plus.mean():
         return True, "rlhf_reward is scores minus non_score_reward: drift is rewarded"
     return (False, "rlhf_reward is scores plus non_score_reward") if plus.mean() > 0.5 else None
-
-
-def penalty_unit(view: LogView) -> str | None:
-    """The unit of the KL that the coefficient multiplies: per token in a loss, the sum over the answer in a reward."""
-    where = placed(view).where
-    if where == "unknown":
-        where = view.settings.where or "unknown"
-    if view.trainer in ("trl-dpo", "trl-kto"):
-        return "nats per answer"
-    return {"loss": "nats per token", "reward": "nats per answer"}.get(where)
-
-
-def kl_unit(view: LogView, declared: Declared, level: float) -> Finding:
-    """Whether the logged KL is in the unit of the penalty, and free of the coefficient.
-
-    ``problem``: the identity gives a coefficient that is off by the mean length (the label of the unit is wrong), or it
-    gives 1 where another coefficient is stated (the logged KL already has the coefficient in it).
-    """
-    kl = view.kl
-    assert kl is not None
-    logged, penal = kl.spec.unit, penalty_unit(view)
-    evidence: dict[str, object] = {"logged": logged, "penalty": penal, "column": kl.key, "transform": kl.transform}
-    found, stated = recover(view), view.settings.beta
-    if stated is None and view.coefficient.size:
-        stated = float(view.coefficient.values[0])
-    if found.resolved and found.fit is not None and stated and not found.fits(stated) and found.factor == 1.0:
-        ratio = found.fit.value / stated
-        evidence |= {"ratio": ratio}
-        fix = "correct the unit in the mapping, or divide the column by the coefficient, before anything is compared"
-        if found.lo <= 1 <= found.hi and not np.isclose(stated, 1.0):
-            return problem(
-                "KL_UNIT",
-                f"{found.identity} is 1, not {number(stated)}: the logged KL has the coefficient in it",
-                causes=("the log holds coefficient * kl under the name of kl",),
-                fix=fix,
-                evidence=evidence,
-            )
-        if view.length.size:
-            length = float(np.median(view.length.values))
-            evidence |= {"length": length}
-            for value, text in ((ratio / length, "a mean per token"), (ratio * length, "a sum over the answer")):
-                if abs(np.log(abs(value))) < np.log(1.25) and length > 2:
-                    return problem(
-                        "KL_UNIT",
-                        f"the coefficient is off by the mean length ({number(length)}): "
-                        f"{kl.key} is {text}, not {logged}",
-                        causes=(
-                            "the column is labelled with the wrong unit",
-                            "the penalty takes the mean, not the sum",
-                        ),
-                        fix=fix,
-                        evidence=evidence,
-                    )
-    if penal is None:
-        return cannot_tell(
-            "KL_UNIT", f"{kl.key} is in {logged}; where the penalty goes is not known", evidence=evidence
-        )
-    if logged == penal:
-        return ok("KL_UNIT", f"{kl.key} and the penalty are both in {logged}", evidence=evidence)
-    times = "multiply" if penal == "nats per answer" else "divide"
-    length_text = f" ({number(float(np.median(view.length.values)))})" if view.length.size else ""
-    text = f"{kl.key} is in {logged}, the penalty takes {penal}: {times} by the mean length{length_text} to compare"
-    return ok("KL_UNIT", text, evidence=evidence)
-
-
-def loss_explained(view: LogView, declared: Declared, level: float) -> Finding:
-    """Is the loss nothing but beta * KL? Then a loss that starts at 0 and grows is the KL growing, not a failure."""
-    found = recover(view)
-    key = view.key("loss", "actor/loss")
-    if key is None or view.kl is None:
-        return cannot_tell("LOSS", "no loss beside the KL")
-    loss = np.asarray(view.log.raw[key])
-    evidence: dict[str, object] = {"identity": found.identity}
-    if view.trainer == "trl-grpo" and found.fit is not None and found.fit.slack <= 0.05:
-        bound = found.fit.hi
-        evidence |= {"beta": found.fit.value, "beta_hi": bound}
-        if not np.nanmax(np.abs(loss)) > 0:
-            text = f"the loss prints as 0 because beta * kl is below its digits (beta at most {number(bound)})"
-            return ok("LOSS", f"{text}: not a failure", evidence=evidence)
-        if found.holds:
-            return ok(
-                "LOSS",
-                f"the loss is {number(found.fit.value)} * kl: it starts at 0 and grows with the KL",
-                evidence=evidence,
-            )
-    if found.resolved and found.place == "loss" and found.fit is not None and view.trainer != "trl-grpo":
-        kl = np.asarray(view.kl.values)
-        size = float(np.nanmedian(np.abs(loss)))
-        share = float(np.nanmedian(np.abs(found.fit.value * kl))) / size if size > 0 else np.inf
-        evidence |= {"share": share}
-        return ok("LOSS", f"the penalty is {number(share)} of the loss", evidence=evidence)
-    return cannot_tell(
-        "LOSS", "the loss has other terms than the penalty, which the log does not tell apart", evidence=evidence
-    )
-
-
-def penalty_return(kl: Floats, mask: Floats, *, coefficient: float, discount: float, masked: bool = True) -> Floats:
-    """What a per-token penalty in the reward adds to the return at each token, with or without the mask.
-
-    Use it to see what leaks in where tool output or padding carries a KL that should not count.
-
-    Parameters
-    ----------
-    kl, mask
-        Shape (L,): the KL of each token, and 1 where it is the policy's own.
-    coefficient, discount
-        beta and gamma.
-    masked
-        False: every token's KL counts, the leak.
-
-    Notes
-    -----
-    ``G_t = -coefficient * sum over u >= t of discount**(u - t) * mask_u * kl_u``.
-
-    References
-    ----------
-    github.com/THUDM/slime/issues/1370.
-
-    Examples
-    --------
-    >>> kl, mask = np.ones(4), np.array([1.0, 0.0, 0.0, 1.0])
-    >>> [round(float(penalty_return(kl, mask, coefficient=1, discount=0.9, masked=m)[0]), 3) for m in (True, False)]
-    [-1.729, -3.439]
-    """
-    paid = -coefficient * np.asarray(kl, dtype=np.float64) * (np.asarray(mask, dtype=np.float64) if masked else 1.0)
-    total = np.zeros(paid.size + 1)
-    for i in range(paid.size - 1, -1, -1):
-        total[i] = paid[i] + discount * total[i + 1]
-    return total[:-1]

@@ -73,6 +73,7 @@ def fit_ratio(
     target_error: ArrayLike,
     regressor_error: ArrayLike,
     relative: float = 0.0,
+    spread: tuple[ArrayLike, ArrayLike] = (1.0, 1.0),
 ) -> Fit | None:
     """The coefficient in ``target = coefficient * regressor``, or None where no row has a usable regressor.
 
@@ -84,6 +85,9 @@ def fit_ratio(
         Half-widths, broadcast to (T,): see `half_widths`.
     relative
         Share of each target granted on top, where the identity is not exact by construction.
+    spread
+        Factors above 0, broadcast to (T,), between which the coefficient over the quotient of a row lies: (1, 1) where
+        the identity is exact, (1/2, 2) where it holds up to a factor of two.
 
     Notes
     -----
@@ -100,18 +104,25 @@ def fit_ratio(
     ey = np.broadcast_to(np.asarray(target_error, dtype=np.float64), y.shape) + relative * np.abs(y)
     ex = np.broadcast_to(np.asarray(regressor_error, dtype=np.float64), y.shape)
     used = np.isfinite(y) & np.isfinite(x) & np.isfinite(ey) & np.isfinite(ex) & (np.abs(x) > ex) & (x != 0)
+    least, most = (np.broadcast_to(np.asarray(part, dtype=np.float64), y.shape) for part in spread)
+    used &= np.isfinite(least) & np.isfinite(most)
     each, each_lo, each_hi = (np.full(y.shape, np.nan) for _ in range(3))
     if not used.any():
         return None
-    y, x, ey, ex = y[used], x[used], ey[used], ex[used]
+    y, x, ey, ex, least, most = y[used], x[used], ey[used], ex[used], least[used], most[used]
     sign = np.sign(x)
     y, x = y * sign, x * sign
-    lo, hi = _quotients(y - ey, y + ey, x - ex, x + ex)
+
+    def quotients(grant: Floats) -> tuple[Floats, Floats]:
+        low, high = _quotients(y - grant, y + grant, x - ex, x + ex)
+        return np.minimum(low * least, low * most), np.maximum(high * least, high * most)
+
+    lo, hi = quotients(ey)
     each[used], each_lo[used], each_hi[used] = y / x, lo, hi
     scale = float(np.median(np.abs(y))) or float(np.median(ey))
 
     def meet(slack: float) -> tuple[float, float]:
-        low, high = _quotients(y - ey - slack * scale, y + ey + slack * scale, x - ex, x + ex)
+        low, high = quotients(ey + slack * scale)
         return float(low.max()), float(high.min())
 
     slack = 0.0

@@ -76,6 +76,7 @@ class Settings:
     horizon: float | None = None
     batch: int | None = None
     inert: str | None = None
+    reference_moves: str | None = None
 
     @property
     def where(self) -> str | None:
@@ -170,6 +171,7 @@ def settings_of(trainer: str | None, config: Mapping[str, Any] | None, declared:
         key, value = read.get("beta", "kl_coef", "kl_coefficient", "coefficient")
         found = {"beta": _float(value), "beta_key": key, "estimator": _estimator(read.text("estimator"))}
     found["entropy_coefficient"] = read.number("entropy_coeff", "entropy_coef", "entropy_loss_coef")
+    found["reference_moves"] = _moving_reference(read)
     found["batch"] = _whole(read.number("train_batch_size", "rollout_batch_size", "batch_size"))
     if declared.beta is not None:
         found |= {"beta": float(declared.beta), "beta_key": "declared"}
@@ -187,6 +189,14 @@ def _float(value: Any) -> float | None:
         return None if value is None or isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
         return None
+
+
+def _moving_reference(read: _Reader) -> str | None:
+    """The option that lets the reference follow the policy, if one is on."""
+    for name in ("sync_ref_model", "ref_policy_update_freq", "ref_update_interval"):
+        if read.flag(name):
+            return name
+    return None
 
 
 def _whole(value: float | None) -> int | None:

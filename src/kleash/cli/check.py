@@ -15,7 +15,7 @@ from kleash.cli._output import Format, debug_option, emit, format_option
     "--config",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="TOML or JSON: beta, reward_min, reward_max, estimator, placement; or a trainer's own.",
+    help="TOML, YAML or JSON: beta, reward_min, reward_max, estimator, placement; or a trainer's own.",
 )
 @click.option("--beta", type=float, help="The coefficient the run is believed to have, reward units per nat.")
 @click.option("--reward-range", type=(float, float), metavar="MIN MAX", help="The scores the judge can give.")

@@ -211,8 +211,8 @@ def _trl_placement(
         placement = "loss-with-ratio" if config["use_bias_correction_kl"] else "loss"
     elif (version := _version(origin.beside.version)) is not None:
         placement = "loss-with-ratio" if version >= (1, 16) else "loss"
-    elif told and not old:
-        notes.append("version of TRL not known: k3 as a plain loss is assumed, as before 1.16")
+    elif not old:
+        notes.append("version of TRL not known: k3 stands as a plain loss; since 1.16 it is multiplied by the ratio")
     if not (told or old or _loss_is_kl(kl[0].values, raw)):
         placement = "unknown"
         notes.append("taken for TRL's GRPO; RLOO writes the same keys: say which with trainer='trl-grpo' or 'trl-rloo'")

@@ -14,10 +14,10 @@ from kleash._files import sha256
 from kleash.errors import DataError, MissingFileError
 from kleash.logs._build import Origin, build, unrecognised, with_gold
 from kleash.logs._config import ConfigScan, neighbours
+from kleash.logs._console import Record
 from kleash.logs._lines import LogFile, head
 from kleash.logs._records import (
     RUN_KEYS,
-    Record,
     Trouble,
     csv_records,
     document_records,

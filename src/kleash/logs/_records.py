@@ -7,17 +7,17 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from kleash.logs._config import ConfigScan
+from kleash.logs._console import Bars, Box, NeMo, Record, Values
 from kleash.logs._lines import Line, LogFile, lines
 from kleash.logs._numbers import number
 
 __all__ = [
     "RUN_KEYS",
     "STEP_KEYS",
-    "Record",
     "Trouble",
     "csv_records",
     "document_records",
@@ -25,9 +25,6 @@ __all__ = [
     "salvaged_rows",
     "text_records",
 ]
-
-Values = dict[str, tuple[float, str]]
-"""Key to the number and the text that was printed for it."""
 
 STEP_KEYS = (
     "step",
@@ -61,39 +58,6 @@ _MARK_STARTS = (
     "train/", "rollout/", "eval/", "objective/", "actor/", "critic/", "rewards/", "completions/", "losses/", "loss/",
     "policy/", "ppo/", "env/", "rollout_scores/", "reward/", "eval_rewards/", "rewards_",
 )  # fmt: skip
-_BAR = re.compile(r"(?:^|\s)([^|%]{0,60}?):?\s*\d+%\|[^|]*\|\s*(\d+)/(\d+)\s*\[([^\]]*)\]")
-_BAR_PAIR = re.compile(r"\b([A-Za-z_]\w*)=([-+.\deEna]+)(?=[,\s\]]|$)")
-_NEMO_STEP = re.compile(r"={5,}\s*Step (\d+)(?:/\d+)?\s*={5,}")
-_NEMO_ROW = re.compile(r"^\s*•\s*([A-Z][A-Za-z ()]+?):\s*(\S+)\s*$")
-_NEMO = {
-    "Loss": "loss",
-    "Generation KL Error": "gen_kl_error",
-    "Avg Reward": "reward",
-    "Avg Filtered Reward": "filtered_reward",
-    "Avg Total Reward": "total_reward",
-    "Mean Generation Length": "mean_gen_tokens_per_sample",
-}
-_BOX = re.compile(r"^\s*[│|]\s?(.*?)\s*[│|]\s*$")
-_BOX_FLAT = re.compile(r"^([\w\-]+(?:/[\w\-./@]+)*)\s{1,}(\S+)$")
-_BOX_GROUP = re.compile(r"^([\w\-]+)\s{2,}(\S+: \S.*)$")
-
-
-@dataclass
-class Record:
-    """One row of metrics as it stands in a log.
-
-    ``kind`` is ``row``; ``bar`` for the state of a progress bar and ``other`` for numbers without a step or a known
-    key, such as a configuration: they count only where there are no rows.
-    ``source`` is the process that printed it, where several may print at once.
-    """
-
-    values: Values
-    step: float | None = None
-    run: str = ""
-    source: str = ""
-    kind: str = "row"
-    line: int | None = None
-    texts: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -118,8 +82,7 @@ class Trouble:
 
 def text_records(file: LogFile, config: ConfigScan, trouble: Trouble) -> Iterator[Record]:
     """Rows in a console text or JSONL file, in its order, whatever stands between them."""
-    nemo, box = _NeMo(), _Box()
-    bars = _Bars()
+    nemo, box, bars = NeMo(), Box(), Bars()
     for line in lines(file):
         text = line.text
         if "step:" in text and (marks := list(_STEP_LINE.finditer(text))):
@@ -219,89 +182,6 @@ def _is_metrics(values: Values) -> bool:
     if len(values) < 2 and not any("/" in key for key in values):
         return False
     return any(key in _MARKS or key.startswith(_MARK_STARTS) for key in values)
-
-
-class _Bars:
-    """Progress bars that carry metrics, as OpenRLHF's do: each new set of numbers on a whole bar or an episode bar."""
-
-    def __init__(self) -> None:
-        self._last: dict[str, float] = {}
-
-    def see(self, line: Line) -> Iterator[Record]:
-        match = _BAR.search(line.text)
-        if match is None or "=" not in match[4]:
-            return
-        values = {k: (x, shown) for k, shown in _BAR_PAIR.findall(match[4]) if (x := number(shown)) is not None}
-        if "kl" not in values and not {"act_loss", "policy_loss"} & set(values):
-            return
-        if "Episode" not in match[1] and int(match[2]) < int(match[3]):
-            return  # a mean over part of the batch
-        now = {key: value for key, (value, _) in values.items()}
-        if now != self._last:  # a bar is drawn again and again
-            self._last = now
-            yield Record(values, kind="bar", line=line.number)
-
-
-class _NeMo:
-    """The block of bullets that NeMo-RL prints under ``=== Step 3/100 ===``."""
-
-    def __init__(self) -> None:
-        self._step: float | None = None
-        self._values: Values = {}
-        self._line = 0
-
-    def see(self, line: Line) -> Iterator[Record]:
-        if (step := _NEMO_STEP.search(line.text)) is not None:
-            yield from self.rest()
-            self._step, self._line = float(step[1]), line.number
-        elif (row := _NEMO_ROW.match(line.text)) is not None and row[1] in _NEMO:
-            value = number(row[2])
-            if value is not None and line.whole:
-                self._values[_NEMO[row[1]]] = (value, row[2])
-
-    def rest(self) -> Iterator[Record]:
-        if self._values and self._step is not None:
-            yield Record(self._values, step=self._step, line=self._line)
-        self._values = {}
-
-
-class _Box:
-    """The framed table that open-instruct prints, one metric or one group of metrics in a line."""
-
-    def __init__(self) -> None:
-        self._values: Values = {}
-        self._group = ""
-        self._open = False
-        self._line = 0
-
-    def see(self, line: Line) -> Iterator[Record]:
-        if "╭" in line.text:
-            yield from self.rest()
-            self._open, self._line, self._group = "Metrics" in line.text, line.number, ""
-        elif "╰" in line.text:
-            yield from self.rest()
-        elif self._open and (box := _BOX.match(line.text)) is not None:
-            inner = box[1].strip()
-            if (group := _BOX_GROUP.match(inner)) is not None:
-                self._group, inner = group[1], group[2]
-            if self._group and ": " in inner:
-                stem = "" if self._group == "other" else f"{self._group}/"
-                for part in inner.split(" | "):
-                    key, _, shown = part.rpartition(": ")
-                    self._take(stem + key.strip(), shown)
-            elif (flat := _BOX_FLAT.match(inner)) is not None:
-                self._take(flat[1], flat[2])
-
-    def _take(self, key: str, shown: str) -> None:
-        value = number(shown)
-        if key and value is not None:
-            self._values[key] = (value, shown)
-
-    def rest(self) -> Iterator[Record]:
-        if len(self._values) > 1:
-            yield Record(self._values, line=self._line)
-        self._values = {}
-        self._open = False
 
 
 # ------------------------------------------------------------------------------------------------------------- JSON

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kleash.logs._console import Record, Values
 from kleash.logs._numbers import Digits, missing
-from kleash.logs._records import STEP_KEYS, Record, Values
+from kleash.logs._records import STEP_KEYS
 from kleash.logs._trainers import bare
 
 if TYPE_CHECKING:

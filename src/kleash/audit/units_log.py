@@ -1,0 +1,148 @@
+"""In which unit does the penalty count the KL, and how much of the loss is it? KL_UNIT and LOSS of a log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kleash.audit.coefficient_log import recover
+from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
+from kleash.audit.placement import IMPLICIT, placed
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kleash.audit.declared import Declared
+    from kleash.audit.logview import LogView
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["kl_unit", "loss_explained", "penalty_return", "penalty_unit"]
+
+
+def penalty_unit(view: LogView) -> str | None:
+    """The unit of the KL that the coefficient multiplies: per token in a loss, the sum over the answer in a reward."""
+    where = placed(view).where
+    if where == "unknown":
+        where = view.settings.where or "unknown"
+    if view.trainer in IMPLICIT:
+        return "nats per answer"
+    return {"loss": "nats per token", "reward": "nats per answer"}.get(where)
+
+
+def kl_unit(view: LogView, declared: Declared, level: float) -> Finding:
+    """Whether the logged KL is in the unit of the penalty, and free of the coefficient.
+
+    ``problem``: the identity gives a coefficient that is off by the mean length (the label of the unit is wrong), or it
+    gives 1 where another coefficient is stated (the logged KL already has the coefficient in it).
+    """
+    kl = view.kl
+    assert kl is not None
+    logged, penal = kl.spec.unit, penalty_unit(view)
+    evidence: dict[str, object] = {"logged": logged, "penalty": penal, "column": kl.key, "transform": kl.transform}
+    found, stated = recover(view), view.settings.beta
+    if stated is None and view.coefficient.size:
+        stated = float(view.coefficient.values[0])
+    if found.resolved and found.fit is not None and stated and not found.fits(stated) and found.factor == 1.0:
+        ratio = found.fit.value / stated
+        evidence |= {"ratio": ratio}
+        fix = "correct the unit in the mapping, or divide the column by the coefficient, before anything is compared"
+        if found.lo <= 1 <= found.hi and not np.isclose(stated, 1.0):
+            return problem(
+                "KL_UNIT",
+                f"{found.identity} is 1, not {number(stated)}: the logged KL has the coefficient in it",
+                causes=("the log holds coefficient * kl under the name of kl",),
+                fix=fix,
+                evidence=evidence,
+            )
+        if view.length.size:
+            length = float(np.median(view.length.values))
+            evidence |= {"length": length}
+            for value, text in ((ratio / length, "a mean per token"), (ratio * length, "a sum over the answer")):
+                if abs(np.log(abs(value))) < np.log(1.25) and length > 2:
+                    return problem(
+                        "KL_UNIT",
+                        f"the coefficient is off by the mean length ({number(length)}): "
+                        f"{kl.key} is {text}, not {logged}",
+                        causes=(
+                            "the column is labelled with the wrong unit",
+                            "the penalty takes the mean, not the sum",
+                        ),
+                        fix=fix,
+                        evidence=evidence,
+                    )
+    if penal is None:
+        return cannot_tell(
+            "KL_UNIT", f"{kl.key} is in {logged}; where the penalty goes is not known", evidence=evidence
+        )
+    if logged == penal:
+        return ok("KL_UNIT", f"{kl.key} and the penalty are both in {logged}", evidence=evidence)
+    times = "multiply" if penal == "nats per answer" else "divide"
+    length_text = f" ({number(float(np.median(view.length.values)))})" if view.length.size else ""
+    text = f"{kl.key} is in {logged}, the penalty takes {penal}: {times} by the mean length{length_text} to compare"
+    return ok("KL_UNIT", text, evidence=evidence)
+
+
+def loss_explained(view: LogView, declared: Declared, level: float) -> Finding:
+    """Is the loss nothing but beta * KL? Then a loss that starts at 0 and grows is the KL growing, not a failure."""
+    found = recover(view)
+    key = view.key("loss", "actor/loss")
+    if key is None or view.kl is None:
+        return cannot_tell("LOSS", "no loss beside the KL")
+    loss = np.asarray(view.log.raw[key])
+    evidence: dict[str, object] = {"identity": found.identity}
+    if view.trainer == "trl-grpo" and found.fit is not None and found.fit.slack <= 0.05:
+        bound = found.fit.hi
+        evidence |= {"beta": found.fit.value, "beta_hi": bound}
+        if not np.nanmax(np.abs(loss)) > 0:
+            text = f"the loss prints as 0 because beta * kl is below its digits (beta at most {number(bound)})"
+            return ok("LOSS", f"{text}: not a failure", evidence=evidence)
+        if found.holds:
+            about = "about " if found.loose else ""
+            text = f"the loss is {about}{number(found.fit.value)} * kl: it starts at 0 and grows with the KL"
+            return ok("LOSS", text, evidence=evidence)
+    if found.resolved and found.place == "loss" and found.fit is not None and view.trainer != "trl-grpo":
+        kl = np.asarray(view.kl.values)
+        size = float(np.nanmedian(np.abs(loss)))
+        share = float(np.nanmedian(np.abs(found.fit.value * kl))) / size if size > 0 else np.inf
+        evidence |= {"share": share}
+        return ok("LOSS", f"the penalty is {number(share)} of the loss", evidence=evidence)
+    return cannot_tell(
+        "LOSS", "the loss has other terms than the penalty, which the log does not tell apart", evidence=evidence
+    )
+
+
+def penalty_return(kl: Floats, mask: Floats, *, coefficient: float, discount: float, masked: bool = True) -> Floats:
+    """What a per-token penalty in the reward adds to the return at each token, with or without the mask.
+
+    Use it to see what leaks in where tool output or padding carries a KL that should not count.
+
+    Parameters
+    ----------
+    kl, mask
+        Shape (L,): the KL of each token, and 1 where it is the policy's own.
+    coefficient, discount
+        beta and gamma.
+    masked
+        False: every token's KL counts, the leak.
+
+    Notes
+    -----
+    ``G_t = -coefficient * sum over u >= t of discount**(u - t) * mask_u * kl_u``.
+
+    References
+    ----------
+    github.com/THUDM/slime/issues/1370.
+
+    Examples
+    --------
+    >>> kl, mask = np.ones(4), np.array([1.0, 0.0, 0.0, 1.0])
+    >>> [round(float(penalty_return(kl, mask, coefficient=1, discount=0.9, masked=m)[0]), 3) for m in (True, False)]
+    [-1.729, -3.439]
+    """
+    paid = -coefficient * np.asarray(kl, dtype=np.float64) * (np.asarray(mask, dtype=np.float64) if masked else 1.0)
+    total = np.zeros(paid.size + 1)
+    for i in range(paid.size - 1, -1, -1):
+        total[i] = paid[i] + discount * total[i + 1]
+    return total[:-1]
