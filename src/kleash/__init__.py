@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kleash.samples import Samples, read_samples
     from kleash.tilt import best_of_n, moments, stationary_betas, tilt_policy
     from kleash.train.sweep import SweepResult, sweep
+    from kleash.translate import Translation, translate_beta
     from kleash.window import Verdict, find_window
     from kleash.world_files import load_world
     from kleash.worlds import World, heavy_tail, kitchen, random_world, two_arm
@@ -43,6 +44,7 @@ __all__ = [
     "Replicates",
     "Samples",
     "SweepResult",
+    "Translation",
     "Verdict",
     "World",
     "__version__",
@@ -64,6 +66,7 @@ __all__ = [
     "stationary_betas",
     "sweep",
     "tilt_policy",
+    "translate_beta",
     "two_arm",
 ]
 
@@ -78,6 +81,7 @@ _HOME = {
     "kleash.samples": ("Samples", "read_samples"),
     "kleash.tilt": ("best_of_n", "moments", "stationary_betas", "tilt_policy"),
     "kleash.train.sweep": ("SweepResult", "sweep"),
+    "kleash.translate": ("Translation", "translate_beta"),
     "kleash.window": ("Verdict", "find_window"),
     "kleash.world_files": ("load_world",),
     "kleash.worlds": ("World", "heavy_tail", "kitchen", "random_world", "two_arm"),

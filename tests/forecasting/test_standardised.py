@@ -262,7 +262,7 @@ def test_two_samples_to_a_prompt_are_not_called_sure():
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"group_size": 8}, OptionError, "group_size: expected with objective group-standardised only"),
+        ({"group_size": 8}, OptionError, "group_size: expected with objective group-standardised or a trainer"),
         ({"objective": "group-standardised", "group_size": 1}, OptionError, "group_size: expected a whole number"),
         ({"objective": "group-standardised", "prompts": "fixed"}, OptionError, "prompts: expected sampled"),
         ({"objective": "grpo"}, OptionError, "objective: expected one of tilt, group-standardised"),

@@ -22,6 +22,7 @@ COMMANDS = {
     "forecast": ("kleash.cli.forecast", "Read the same table off scored samples, before training."),
     "check": ("kleash.cli.check", "Is the leash attached? Check dumps and logs of a run."),
     "play": ("kleash.cli.play", "Write the kitchen's dial page: turn the leash by hand."),
+    "convert": ("kleash.cli.convert", "What the tilt's beta is in a trainer, and the other way round."),
 }
 """Name -> module and one line of help, so that ``kleash --help`` loads none of them."""
 
@@ -36,6 +37,7 @@ kleash sweep                          turn the leash from loose to tight
 kleash sweep --set oversalt=0.0005    the same dial in a steadier kitchen
 kleash forecast samples.csv           your judge, your samples, no training
 kleash check rollouts.jsonl           is your trainer's leash attached?
+kleash convert 0.5 --to trl-rloo      what to set in your trainer
 
 \b
 Often no setting helps, and then the answer is: fix the judge.

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import click
 
-__all__ = ["Format", "debug_option", "emit", "format_option", "note", "progress"]
+__all__ = ["Format", "debug_option", "emit", "format_option", "note", "progress", "setting_option", "settings_of"]
 
 Format = Literal["table", "json", "csv"]
 
@@ -33,6 +33,9 @@ def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 
 debug_option = click.option(
     "--debug", is_flag=True, expose_value=False, callback=_set_debug, help="Print the traceback of an error."
+)
+setting_option = click.option(
+    "--set", "given", metavar="NAME=VALUE", multiple=True, help="A setting of the trainer, by its own name. Repeatable."
 )
 _WIDTH = 80
 _ASCII = str.maketrans("─★●±", "-*o~")
@@ -78,6 +81,19 @@ def emit(
         _files.write_atomic(out, text)
     else:
         sys.stdout.write(text)
+
+
+def settings_of(given: Sequence[str]) -> dict[str, str]:
+    """Settings given as NAME=VALUE, as texts by name."""
+    found: dict[str, str] = {}
+    for item in given:
+        name, equals, value = item.partition("=")
+        if not equals or not name.strip():
+            raise click.UsageError(f"--set: expected NAME=VALUE, got {item!r}")
+        if name.strip() in found:
+            raise click.UsageError(f"--set {name.strip()}: expected once, got it twice")
+        found[name.strip()] = value.strip()
+    return found
 
 
 def note(text: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kleash.cli._output import Format, debug_option, emit, format_option, progress
+from kleash.cli._output import Format, debug_option, emit, format_option, progress, setting_option, settings_of
 
 
 @click.command(short_help="Read the same table off scored samples, before training.")
@@ -31,7 +31,7 @@ from kleash.cli._output import Format, debug_option, emit, format_option, progre
     show_default=True,
     help="What is trained: reward - beta KL, or GRPO with standardised rewards.",
 )
-@click.option("--group-size", type=int, metavar="G", help="Answers per group, with --objective group-standardised.")
+@click.option("--group-size", type=int, metavar="G", help="Answers per group: of group-standardised, or of --trainer.")
 @click.option(
     "--prompts",
     type=click.Choice(["sampled", "fixed"]),
@@ -39,6 +39,9 @@ from kleash.cli._output import Format, debug_option, emit, format_option, progre
     show_default=True,
     help="Whether the prompts stand for others, or are all there are.",
 )
+@click.option("--trainer", metavar="NAME", help="Say what to set in this trainer; names as in kleash convert.")
+@click.option("--length", type=float, metavar="L", help="Mean tokens per answer, for --trainer.")
+@setting_option
 @click.option("--seed", type=int, default=0, show_default=True, help="Start of all randomness.")
 @click.option("--no-correction", is_flag=True, help="Plain estimates, which lean towards the reference.")
 @click.option("--require-range", is_flag=True, help="Exit with 1 if no beta is shown to help.")
@@ -61,6 +64,9 @@ def forecast(
     objective: str,
     group_size: int | None,
     prompts: str,
+    trainer: str | None,
+    length: float | None,
+    given: tuple[str, ...],
     seed: int,
     no_correction: bool,
     require_range: bool,
@@ -98,6 +104,9 @@ def forecast(
             prompts=prompts,  # type: ignore[arg-type]
             seed=seed,
             correction=not no_correction,
+            trainer=trainer,
+            length=length,
+            settings=settings_of(given) or None,
             progress=move,
         )
     emit(form, data=result.to_dict, rows=result.frontier.rows, show=result, out=out)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -21,6 +21,7 @@ from kleash.forecasting.result import Forecast
 from kleash.forecasting.reweight import Labels, PolicyWeights, Progress, Reweighted, reweight
 from kleash.forecasting.standardised import finite_group_weights, large_group_weights
 from kleash.forecasting.tail import Tail, score_tail
+from kleash.forecasting.trainer import TrainerOrder
 from kleash.forecasting.unseen import unseen_cheats, unseen_in_words
 from kleash.frontier import Estimates, Frontier, Replicates
 from kleash.samples import Samples, read_samples
@@ -50,6 +51,9 @@ def forecast(
     prompts: PromptsAre = "sampled",
     seed: int = 0,
     correction: bool = True,
+    trainer: str | None = None,
+    length: float | None = None,
+    settings: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Forecast:
     """What training at each beta would do to the judge's score and to the true quality, from reference samples alone.
@@ -74,13 +78,17 @@ def forecast(
     objective
         ``tilt``: reward - beta KL. ``group-standardised``: GRPO with standardised rewards.
     group_size
-        Answers per group of the standardised objective; default the limit of large groups.
+        Answers per group: of the standardised objective (default the limit of large groups), and of ``trainer``.
     prompts
         ``sampled``: the prompts stand for a population. ``fixed``: they are the whole population.
     seed
         Of the bootstrap, the halves and the answers shown.
     correction
         False: plain self-normalised estimates, biased towards the reference.
+    trainer, length, settings
+        A trainer that the safe beta is to be translated for, the mean tokens per answer, and the trainer's own options
+        where they are not at their defaults; see :func:`kleash.translate_beta`. SDs of the judge's score come from the
+        samples.
     progress
         Called with samples done and samples in all.
 
@@ -117,8 +125,9 @@ def forecast(
     betas = _betas(samples, beta, objective)
     labels = Labels.of(samples)
     _check_limits(samples, reward_max, gold_min, tolerance)
+    order = _order(trainer, objective, length, group_size, settings)
     notes = list(samples.notes)
-    weights = _policy_weights(objective, group_size, prompts, seed)
+    weights = _policy_weights(objective, None if objective == "tilt" and order else group_size, prompts, seed)
     if prompts == "sampled" and samples.n_prompts == 1:
         if weights is not None:
             raise DataError("one prompt cannot stand for a population; expected at least two for this objective")
@@ -179,9 +188,10 @@ def forecast(
     verdict = find_window(frontier, tolerance=tolerance, beta_floor=None if floor == np.inf else floor)
     if floor == np.inf:
         verdict = _nothing_is_safe(verdict)
+    verdict = _with_tail(verdict, tail)
     return Forecast(
         frontier=frontier,
-        verdict=_with_tail(verdict, tail),
+        verdict=verdict,
         best_of_n=best_of_n_rows(samples, labels),
         unseen=unseen,
         answers=_answers(samples, frontier, weights, show),
@@ -191,7 +201,28 @@ def forecast(
         n_gold=samples.n_gold,
         seed=seed,
         notes=tuple(notes),
+        trainer=None if order is None else order.fulfilled(samples, verdict.safe_beta),
     )
+
+
+def _order(
+    trainer: str | None,
+    objective: Objective,
+    length: float | None,
+    group_size: int | None,
+    settings: Mapping[str, Any] | None,
+) -> TrainerOrder | None:
+    """What is to be translated for whom, checked before anything is computed."""
+    if trainer is None:
+        stray = "length" if length is not None else "settings" if settings else None
+        if stray is not None:
+            raise OptionError(f"{stray}: expected together with a trainer, got none; name it")
+        return None
+    order = TrainerOrder(
+        name=trainer, objective=objective, length=length, group_size=group_size, settings=dict(settings or {})
+    )
+    order.check()
+    return order
 
 
 def _betas(samples: Samples, beta: ArrayLike | None, objective: Objective) -> Floats:
@@ -242,7 +273,9 @@ def _policy_weights(
     """The weights of a standardised objective; None for the tilt."""
     if objective == "tilt":
         if group_size is not None:
-            raise OptionError("group_size: expected with objective group-standardised only, got the tilt; drop one")
+            raise OptionError(
+                "group_size: expected with objective group-standardised or a trainer, got the tilt; drop one"
+            )
         return None
     if prompts == "fixed":
         raise OptionError("prompts: expected sampled with objective group-standardised, got fixed")

@@ -11,6 +11,7 @@ import numpy as np
 
 from kleash import _files
 from kleash.forecasting.best_of_n import BestOfNRow
+from kleash.forecasting.trainer import TrainerSetting
 from kleash.forecasting.unseen import Unseen
 from kleash.frontier import Frontier
 from kleash.window import Verdict
@@ -44,6 +45,8 @@ class Forecast:
     n_gold: int
     seed: int
     notes: tuple[str, ...]
+    trainer: TrainerSetting | None = None
+    """The safe beta as a trainer's option, where a trainer was named."""
 
     @property
     def horizon(self) -> tuple[float, float] | None:
@@ -74,7 +77,7 @@ class Forecast:
             "unseen": None if self.unseen is None else self.unseen.to_dict(),
             "answers": [dict(answer) for answer in self.answers],
             "verdict": self.verdict.to_dict(),
-            "trainer": None,
+            "trainer": None if self.trainer is None else self.trainer.to_dict(),
             "notes": list(self.notes),
         }
 
@@ -90,6 +93,7 @@ class Forecast:
             self.verdict,
             title=title,
             caption=caption,
+            story=None if self.trainer is None else str(self.trainer),
             intervals=True,
             status=True,
             max_rows=_SHOWN_ROWS,

@@ -15,6 +15,7 @@ from kleash.errors import DataError, OptionError, ShapeError
 from kleash.samples import _rows
 from kleash.samples._cells import encodes, fault, first_fault, label, short, text
 from kleash.samples._columns import FLAGS, Wanted, reward_specs
+from kleash.samples._first_steps import nothing_left, sampling_note
 from kleash.samples._table import Table, read_table
 
 if TYPE_CHECKING:
@@ -195,6 +196,10 @@ def read_samples(
     its other cells repeated. The content decides what a file is, the extension only in doubt. Rows of one prompt
     may be scattered over rows and files.
 
+    What a trainer wrote while it trained is known by its columns: TRL's completions (Parquet; ``step``, ``prompt``,
+    ``completion``, ``advantage``, a column per reward function) and verl's rollouts (JSONL; ``step``, ``input``,
+    ``output``, ``score``). Of these only the answers of the first step are read, which the reference drew.
+
     Parameters
     ----------
     paths
@@ -265,6 +270,10 @@ def read_samples(
                 got = f"the content of {twin} again"
                 raise OptionError(message(source.shown, expected="other samples", got=got, fix="name each file once"))
             tables.append(read_table(source, wanted, labels))
+    if not any(table.size for table in tables):
+        late = next((t for t in tables if t.roles.kind is not None and t.dropped), None)
+        if late is not None and late.roles.kind is not None:
+            raise nothing_left(late.roles.kind, late.source)
     return _merged(tables, list(labels))
 
 
@@ -303,6 +312,7 @@ def _merged(tables: Sequence[Table], labels: list[str]) -> Samples:
         notes.append(f"{_plural(unrolled, 'row')} with lists {_were(unrolled)} unrolled into {_plural(into, 'sample')}")
     if empty := sum(table.empty for table in tables):
         notes.append(f"{_plural(empty, 'row')} with empty lists had no samples")
+    notes += _of_trainers(tables)
     prompts = dict.fromkeys(table.roles.prompt for table in tables)
     if len(prompts) > 1:
         notes.append("files tell prompts apart by different columns: " + ", ".join(prompts))
@@ -316,6 +326,21 @@ def _merged(tables: Sequence[Table], labels: list[str]) -> Samples:
         notes=notes,
         inputs=tuple({"path": t.source.name, "sha256": t.source.sha256, "rows": t.rows} for t in tables),
     )
+
+
+def _of_trainers(tables: Sequence[Table]) -> list[str]:
+    """What to know of files that a trainer wrote: rows left out, and how answers were sampled, each sentence once."""
+    told: dict[str, None] = {}
+    for table in tables:
+        kind = table.roles.kind
+        if kind is None:
+            continue
+        if table.dropped:
+            left = f"{_plural(table.dropped, 'row')} of later steps {_were(table.dropped)} left out"
+            told[f"{table.source.shown}: {left}: the policy was no longer the reference"] = None
+        if table.size:
+            told[sampling_note(kind, table.source)] = None
+    return list(told)
 
 
 def _plural(count: int, noun: str) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from kleash._checks import message
 from kleash.errors import MissingColumnError, OptionError
 from kleash.samples._cells import short
+from kleash.samples._first_steps import Kind, recognised, refuse_advantages
 from kleash.samples._rows import Source
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _PROMPT = ("prompt_id", "prompt")
 _ANSWER = ("answer", "completion", "response")
+_DEFAULT_REWARD = ("reward",)
 FLAGS = {
     "prompt": "--prompt-column",
     "reward": "--reward-column",
@@ -40,8 +42,8 @@ class Wanted:
     label_probability: str | None
     keep_answers: bool
 
-    def resolve(self, columns: Sequence[str], source: Source) -> Roles:
-        """Roles of the columns of one file.
+    def resolve(self, columns: Sequence[str], source: Source, numeric: set[str] | None = None) -> Roles:
+        """Roles of the columns of one file; ``numeric`` names those that hold numbers, where that is known.
 
         Raises
         ------
@@ -59,26 +61,35 @@ class Wanted:
                 raise _missing(role, name, columns, source)
             return None
 
-        prompt = find("prompt", self.prompt, *_PROMPT)
+        kind = recognised(columns)
+        prompt = find("prompt", self.prompt, *((kind.prompt,) if kind is not None else _PROMPT))
         if prompt is None:
             raise _missing("prompt", None, columns, source)
         rewards: dict[str, float] = {}
-        for spec in self.rewards:
+        specs = self.rewards
+        if kind is not None and specs == _DEFAULT_REWARD:
+            specs = (kind.reward_column(columns, numeric, self.gold, source),)
+        for spec in specs:
             name, weight = (spec, 1.0) if isinstance(spec, str) else spec
             if isinstance(spec, str) and spec not in columns:
                 head, _, tail = spec.rpartition(":")
                 name, weight = (head, _weight(head, tail)) if head and _is_number(tail) else (spec, 1.0)
             if name not in columns:
-                raise _missing("reward", None if self.rewards == ("reward",) else name, columns, source)
+                raise _missing("reward", None if self.rewards == _DEFAULT_REWARD else name, columns, source)
             if name in rewards:
                 raise OptionError(message("reward columns", expected="each once", got=f"{name!r} twice"))
             rewards[name] = weight
+        if kind is not None:
+            refuse_advantages(kind, list(rewards))
         return Roles(
+            kind=kind,
             prompt=prompt,
             rewards=tuple(rewards.items()),
             gold=find("gold", self.gold, "gold"),
             probability=find("label_probability", self.label_probability, "label_probability"),
-            answer=find("answer", self.answer, *_ANSWER) if self.keep_answers else None,
+            answer=find("answer", self.answer, *((kind.answer,) if kind is not None else _ANSWER))
+            if self.keep_answers
+            else None,
         )
 
 
@@ -91,6 +102,8 @@ class Roles:
     gold: str | None
     probability: str | None
     answer: str | None
+    kind: Kind | None = None
+    """A trainer's own file, of which only the rows of the first step count."""
 
     @property
     def reward_columns(self) -> list[str]:
@@ -105,7 +118,8 @@ class Roles:
     @property
     def columns(self) -> list[str]:
         """Names of all columns that are read, each once."""
-        return _distinct(self.prompt, *self.number_columns, self.answer)
+        step = None if self.kind is None else "step"
+        return _distinct(self.prompt, *self.number_columns, self.answer, step)
 
     def weigh(self, rewards: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
         """The weighted sum of the reward columns, in their order; a single column of weight 1 as it is."""

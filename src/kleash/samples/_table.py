@@ -15,7 +15,7 @@ import numpy as np
 
 from kleash._checks import message
 from kleash.errors import MissingColumnError
-from kleash.samples import _cells, _rows
+from kleash.samples import _cells, _first_steps, _rows
 from kleash.samples._columns import Roles, Wanted
 
 if TYPE_CHECKING:
@@ -73,7 +73,11 @@ def _read_jsonl(source: _rows.Source, wanted: Wanted, labels: dict[str, int]) ->
 
 
 def _read_parquet(source: _rows.Source, wanted: Wanted, labels: dict[str, int]) -> Table:
-    roles = wanted.resolve(list(_rows.parquet_schema(source)), source)
+    import polars as pl
+
+    schema = _rows.parquet_schema(source)
+    numeric = {name for name, dtype in schema.items() if dtype.is_numeric() or dtype.is_(pl.Boolean)}
+    roles = wanted.resolve(list(schema), source, numeric)
     table = Table(source=source, roles=roles, labels=labels)
     row = 0
     for batch in _rows.parquet_batches(source, roles.columns):
@@ -95,6 +99,8 @@ class Table:
     """Rows with lists, and how many samples came of them."""
     unrolled_to: int = 0
     empty: int = 0
+    dropped: int = 0
+    """Rows of later steps, in a trainer's own file."""
     codes: list[NDArray[np.int64]] = field(default_factory=list)
     reward: list[NDArray[np.float64]] = field(default_factory=list)
     gold: list[NDArray[np.float64]] = field(default_factory=list)
@@ -113,6 +119,12 @@ class Table:
         import polars as pl
 
         roles, rows, is_csv = self.roles, frame.height, self.source.format == "csv"
+        if roles.kind is not None:
+            kept = _first_steps.keep_frame(frame, roles.kind)
+            if kept is None:
+                return False
+            frame = kept.drop("step") if "step" not in roles.number_columns else kept
+        kept_rows = frame.height
         lists = [name for name, dtype in frame.schema.items() if isinstance(dtype, pl.List)]
         if lists and rows:
             sizes = frame.select(pl.col(lists).list.len()).to_numpy()
@@ -145,8 +157,9 @@ class Table:
         if answers is not None:
             self.answers.append(answers)
         self.rows += rows
+        self.dropped += rows - kept_rows
         if lists:
-            self.unrolled += rows
+            self.unrolled += kept_rows
             self.unrolled_to += frame.height
         return True
 
@@ -178,6 +191,13 @@ class Table:
 
         if not rows:
             return
+        if self.roles.kind is not None and self.source.format != "csv":
+            seen = len(rows)
+            lines, rows = _first_steps.keep_rows(lines, rows, self.roles.kind, self.source)
+            self.dropped += seen - len(rows)
+            self.rows += seen - len(rows)
+            if not rows:
+                return
         if self.source.format == "csv":
             frame = pl.DataFrame(
                 {name: pl.Series([row[name] for row in rows], dtype=pl.String) for name in self.roles.columns}
@@ -186,6 +206,11 @@ class Table:
         else:
             added = self._add_together(rows)
         if not added:
+            if self.roles.kind is not None and self.source.format == "csv":
+                seen = len(rows)
+                lines, rows = _first_steps.keep_rows(lines, rows, self.roles.kind, self.source)
+                self.dropped += seen - len(rows)
+                self.rows += seen - len(rows)
             self._add_slowly(lines, rows)
 
     def _add_together(self, rows: Sequence[dict[str, Any]]) -> bool:

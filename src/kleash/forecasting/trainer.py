@@ -1,0 +1,124 @@
+"""What to set in a named trainer, from what the forecast recommends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kleash.translate import Translation, scale_of, standardised_beta, translate_beta
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kleash.samples import Samples
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["TrainerOrder", "TrainerSetting", "reward_moments"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerSetting:
+    """The safe beta as a trainer's option; ``value`` is None where there is none, and ``refused`` says why."""
+
+    name: str
+    parameter: str
+    value: float | None
+    exact: bool
+    assumes: tuple[str, ...]
+    refused: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready plain data."""
+        return {
+            "name": self.name,
+            "parameter": self.parameter,
+            "value": self.value,
+            "translates": "safe_beta",
+            "exact": self.exact,
+            "assumes": list(self.assumes),
+            "refused": self.refused,
+        }
+
+    def __str__(self) -> str:
+        if self.value is None:
+            return f"Nothing to set in {self.name}: {self.refused}."
+        how = "" if self.exact else " (approximately)"
+        return f"Set {self.parameter} = {self.value:.4g} in {self.name}{how}, for the safe beta."
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerOrder:
+    """For which trainer, and under which of its settings, a forecast is to say what to set."""
+
+    name: str
+    objective: str
+    length: float | None = None
+    group_size: int | None = None
+    settings: Mapping[str, Any] | None = None
+
+    def check(self) -> None:
+        """Raise now what would be raised once the safe beta is known: unknown names, needed things not given."""
+        scale_of(self.name, self.settings)
+        self._translated(1.0, sd=1.0, spread=0.0)
+
+    def fulfilled(self, samples: Samples, safe_beta: float | None) -> TrainerSetting:
+        """The setting for the safe beta of a forecast."""
+        scale = scale_of(self.name, self.settings)
+        sd, spread = 1.0, 0.0
+        if safe_beta is not None and scale in {"group", "batch"}:
+            mean, sds = reward_moments(samples, safe_beta)
+            moving = sds[sds > 0]  # a prompt whose answers all score alike stays at the reference under any trainer
+            if scale == "group" and moving.size:
+                sd, spread = float(moving.mean()), float(moving.std())
+            elif moving.size:
+                sd = float(np.sqrt((sds**2).mean() + mean.var()))
+        told = self._translated(safe_beta or 1.0, sd=sd, spread=spread)
+        refused = told.refused
+        if self.objective == "tilt" and scale == "log":
+            refused = refused or (
+                f"{self.name} divides rewards by an SD that only its own log shows; kleash convert --reward-sd takes it"
+            )
+        if safe_beta is None:
+            refused = refused or "the forecast has no safe beta to translate"
+        return TrainerSetting(
+            name=self.name,
+            parameter=told.parameter,
+            value=None if refused is not None else told.value,
+            exact=told.exact and refused is None,
+            assumes=told.assumes,
+            refused=refused,
+        )
+
+    def _translated(self, beta: float, *, sd: float, spread: float) -> Translation:
+        if self.objective == "tilt":
+            return translate_beta(
+                beta,
+                target=self.name,
+                reward_sd=sd,
+                reward_sd_spread=spread,
+                length=self.length,
+                group_size=self.group_size,
+                settings=self.settings,
+            )
+        return standardised_beta(beta, target=self.name, group_size=self.group_size, settings=self.settings)
+
+
+def reward_moments(samples: Samples, beta: float) -> tuple[Floats, Floats]:
+    """Mean and SD of the judge's score within each prompt under the tilt at ``beta``, reward units, both (P,).
+
+    Plain self-normalised estimates; of K samples of a normal score the SD itself is uncertain by a share of about
+    1 / sqrt(2 K), so the spread over prompts that is seen is somewhat larger than the true one.
+    """
+    means, sds = np.empty(samples.n_prompts), np.empty(samples.n_prompts)
+    for prompt in range(samples.n_prompts):
+        reward = samples.reward[samples.offsets[prompt] : samples.offsets[prompt + 1]]
+        with np.errstate(over="ignore"):
+            weight = np.exp((reward - reward.max()) / beta)
+        weight /= weight.sum()
+        means[prompt] = weight @ reward
+        sds[prompt] = np.sqrt(weight @ (reward - means[prompt]) ** 2)
+    return means, sds
