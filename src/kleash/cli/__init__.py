@@ -21,6 +21,7 @@ COMMANDS = {
     "sweep": ("kleash.cli.sweep", "Train at several betas at once and see what the dial does."),
     "forecast": ("kleash.cli.forecast", "Read the same table off scored samples, before training."),
     "check": ("kleash.cli.check", "Is the leash attached? Check dumps and logs of a run."),
+    "report": ("kleash.cli.report", "Show it: one page with the dial, the charts, the answers, the table."),
 }
 """Name -> module and one line of help, so that ``kleash --help`` loads none of them."""
 
@@ -35,6 +36,7 @@ kleash sweep                          turn the leash from loose to tight
 kleash sweep --set oversalt=0.0005    the same dial in a steadier kitchen
 kleash forecast samples.csv           your judge, your samples, no training
 kleash check rollouts.jsonl           is your trainer's leash attached?
+kleash report RUN -o page.html        show it: the dial, charts, answers
 
 \b
 Often no setting helps, and then the answer is: fix the judge.
