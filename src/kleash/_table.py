@@ -16,7 +16,7 @@ from rich.text import Text
 from kleash.frontier import Estimates, Frontier
 from kleash.window import Verdict, VerdictKind
 
-__all__ = ["frontier_table", "page", "to_text", "verdict_text"]
+__all__ = ["cell_texts", "frontier_table", "page", "to_text", "verdict_text"]
 
 WIDTH = 80
 """Columns that everything has to fit."""
@@ -266,3 +266,31 @@ def _between(lo: float | None, hi: float | None) -> str:
     if lo is None:
         return f" (at most {_number(hi)})" if hi is not None else ""
     return f" (at least {_number(lo)})" if hi is None else f" (between {_number(lo)} and {_number(hi)})"
+
+
+def cell_texts(frontier: Frontier) -> dict[str, list[str]]:
+    """The table's numbers as text with the digits of :func:`frontier_table`, the reference last.
+
+    Columns ``beta``, and for each of ``reward``, ``gold``, ``kl`` the value (empty where it does not exist),
+    ``_error`` (plus or minus the standard error, empty where it would print as 0) and ``_interval`` (empty where its
+    ends print alike).
+    """
+    empty = Estimates.exact(np.full(frontier.beta.shape, np.nan))
+    none = Estimates.exact(np.nan)
+    columns: dict[str, list[str]] = {"beta": [*_betas(frontier), "reference"]}
+    for name, rows, reference in (
+        ("reward", frontier.reward, frontier.reference_reward),
+        ("gold", frontier.gold or empty, frontier.reference_gold or none),
+        ("kl", frontier.kl, Estimates.exact(0.0)),
+    ):
+        form = _Form.of([rows, reference], smallest=name == "kl")
+        cells = [*(rows[i] for i in range(frontier.beta.size)), reference]
+        columns[name] = ["" if np.isnan(cell.value) else form.text(float(cell.value)) for cell in cells]
+        columns[name + "_error"] = [form.error(float(cell.se)) for cell in cells]
+        columns[name + "_interval"] = [
+            ""
+            if np.isnan(cell.lo) or np.isnan(cell.hi) or form.text(float(cell.lo)) == form.text(float(cell.hi))
+            else f"{form.text(float(cell.lo))} to {form.text(float(cell.hi))}"
+            for cell in cells
+        ]
+    return columns

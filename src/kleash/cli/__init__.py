@@ -23,6 +23,7 @@ COMMANDS = {
     "check": ("kleash.cli.check", "Is the leash attached? Check dumps and logs of a run."),
     "play": ("kleash.cli.play", "Write the kitchen's dial page: turn the leash by hand."),
     "convert": ("kleash.cli.convert", "What the tilt's beta is in a trainer, and the other way round."),
+    "report": ("kleash.cli.report", "Show it: one page with the dial, the charts, the answers, the table."),
 }
 """Name -> module and one line of help, so that ``kleash --help`` loads none of them."""
 
@@ -38,6 +39,7 @@ kleash sweep --set oversalt=0.0005    the same dial in a steadier kitchen
 kleash forecast samples.csv           your judge, your samples, no training
 kleash check rollouts.jsonl           is your trainer's leash attached?
 kleash convert 0.5 --to trl-rloo      what to set in your trainer
+kleash report RUN -o page.html        show it: the dial, charts, answers
 
 \b
 Often no setting helps, and then the answer is: fix the judge.

@@ -1,1 +1,1 @@
-"""What kleash shows: pages, charts and the moving dial."""
+"""Show it: sources laid over each other, figures (data first, drawing second), and one self-contained page."""
