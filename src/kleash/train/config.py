@@ -6,13 +6,15 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kleash import _checks
 from kleash.errors import ConfigError, KleashError, MissingFileError
-from kleash.train.tabular import DEFAULT_SAMPLES, DEFAULT_STEPS
 
-__all__ = ["DEFAULT_BETAS", "SweepConfig"]
+if TYPE_CHECKING:
+    from kleash.train.language import LanguageConfig
+
+__all__ = ["DEFAULT_BETAS", "SweepConfig", "read_config"]
 
 DEFAULT_BETAS = (0.0, 1.0, 5.0, 15.0, 60.0)
 """The settings of the dial in the published table."""
@@ -37,7 +39,7 @@ class SweepConfig:
     settings
         Settings of a known world by name.
     beta, seeds, seed, steps, samples
-        As in :func:`kleash.sweep`.
+        As in :func:`kleash.sweep`; None is the world's own default.
 
     Examples
     --------
@@ -50,11 +52,11 @@ class SweepConfig:
 
     world: str | WorldSource = "kitchen"
     settings: Mapping[str, float] = field(default_factory=dict)
-    beta: tuple[float, ...] = DEFAULT_BETAS
+    beta: tuple[float, ...] | None = None
     seeds: int = 3
     seed: int = 0
-    steps: int = DEFAULT_STEPS
-    samples: int = DEFAULT_SAMPLES
+    steps: int | None = None
+    samples: int | None = None
 
     @classmethod
     def read(cls, path: str | Path) -> SweepConfig:
@@ -67,20 +69,10 @@ class SweepConfig:
         ConfigError
             Not TOML, an unknown key, or a value of the wrong kind; with the file's name.
         """
-        path = Path(path)
-        try:
-            with open(path, "rb") as file:
-                content = tomllib.load(file)
-        except FileNotFoundError:
-            raise MissingFileError(_checks.message(f"{path}", expected="a TOML file", got="nothing there")) from None
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
-        except ValueError as error:  # not TOML, or not UTF-8
-            raise ConfigError(f"{path}: is not TOML: {error}") from error
-        try:
-            return cls.from_dict(content, folder=path.parent)
-        except KleashError as error:
-            raise ConfigError(f"{path}: {error}") from error
+        config = read_config(path)
+        if not isinstance(config, cls):
+            raise ConfigError(_checks.message(f"{path}", expected="the sweep of a world", got="one of a model"))
+        return config
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any], *, folder: Path | None = None) -> SweepConfig:
@@ -99,6 +91,38 @@ class SweepConfig:
             if name in values:
                 values[name] = _checks.integer(values[name], name=name, at_least=least)
         return cls(**values)
+
+
+def read_config(path: str | Path) -> SweepConfig | LanguageConfig:
+    """Read a TOML file: with a table ``[model]`` the sweep of a language model, otherwise that of a world.
+
+    Files that it names are looked for beside it.
+
+    Raises
+    ------
+    MissingFileError
+        There is no such file.
+    ConfigError
+        Not TOML, an unknown key, or a value of the wrong kind; with the file's name.
+    """
+    path = Path(path)
+    try:
+        with open(path, "rb") as file:
+            content = tomllib.load(file)
+    except FileNotFoundError:
+        raise MissingFileError(_checks.message(f"{path}", expected="a TOML file", got="nothing there")) from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:  # not TOML, or not UTF-8
+        raise ConfigError(f"{path}: is not TOML: {error}") from error
+    try:
+        if "model" in content:
+            from kleash.train.language import LanguageConfig
+
+            return LanguageConfig.from_dict(content, folder=path.parent)
+        return SweepConfig.from_dict(content, folder=path.parent)
+    except KleashError as error:
+        raise ConfigError(f"{path}: {error}") from error
 
 
 def _world(value: Any, folder: Path) -> str | WorldSource:

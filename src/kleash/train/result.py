@@ -1,0 +1,339 @@
+"""What came out of a sweep: one result for tables and language models, in memory, in a folder, on a screen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtrit
+
+from kleash import _checks
+from kleash._version import version
+from kleash.errors import OptionError
+from kleash.frontier import Estimates, Frontier, Replicates
+from kleash.runs import Run, open_run, read_run
+from kleash.train.tabular import History, draw_answers, expectations, objective_gap
+from kleash.window import Verdict, VerdictKind, find_window
+from kleash.worlds import World
+
+if TYPE_CHECKING:
+    import polars as pl
+    from rich.console import RenderableType
+
+__all__ = ["SweepResult", "over_seeds", "read_back", "shown_answers", "world_frontier", "write"]
+
+Floats = NDArray[np.float64]
+
+_SCHEMA = 1
+_FORECAST = "forecast.json"
+_SHOWN_ANSWERS = 3  # per beta: enough to see what a beta does to the answers
+_NOTABLE_GAP = 0.01
+"""A shortfall from the best objective worth a sentence, as a share of the reward's range: a hundredth is what a reader
+of a table with three digits can see."""
+
+_TITLES: Mapping[str, str] = {
+    "kitchen": "The kitchen: a chef trained to please a critic who loves salt",
+    "recipes": "The recipes: a language model cooks for a critic who loves salt",
+}
+_STORY: Mapping[VerdictKind, str] = {
+    "useful-range": "This house rarely over-salts: a little of the critic's praise makes better dishes.",
+    "no-overoptimisation-seen": "So far the critic's praise makes better dishes, not salt bombs.",
+    "no-useful-range": "Here praise is bought with salt: teach the critic, or steady the cook.",
+    "cannot-tell": "Taste more dishes before turning the dial.",
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SweepResult:
+    """What came out of a sweep.
+
+    Parameters
+    ----------
+    world
+        The world's name.
+    frontier
+        The trained table, source ``sweep``: exact expectations under the trained policies, mean over seeds; ``se``
+        and the 95 % interval (Student's t) are over seeds, NaN with one seed. Diagnostic ``objective_gap``, in
+        reward units.
+    optimum
+        The exact table at the same betas; None where no world is known.
+    verdict
+        What the trained table means.
+    answers
+        A few answers per beta, drawn from the trained policies: ``beta``, ``prompt``, ``answer``, ``reward``, ``gold``.
+    history
+        How training of tabular policies went; None for language models, which have ``metrics``.
+    config
+        What was asked for, as plain data.
+    inputs
+        Files that were read: path, sha256, rows.
+    origin
+        Whether this was trained now, resumed from a checkpoint, read back from a finished run, or trained again where a
+        run had been interrupted.
+    metrics
+        A row per recorded step, beta and seed of a language model's training (:class:`kleash.train.lm.LMRun`).
+    forecast
+        What samples of the reference said beforehand about the same betas (above 0): a table of source ``forecast``.
+    early_stopping
+        The loosest beta, stopped where its gold was best, as plain data.
+    remarks
+        Further sentences on what the table does not show.
+    """
+
+    world: str
+    frontier: Frontier
+    optimum: Frontier | None
+    verdict: Verdict
+    answers: tuple[Mapping[str, Any], ...]
+    history: History | None
+    config: Mapping[str, Any]
+    inputs: tuple[Mapping[str, Any], ...] = ()
+    origin: Literal["trained", "resumed", "read-back", "trained-again"] = "trained"
+    metrics: tuple[Mapping[str, Any], ...] = ()
+    forecast: Frontier | None = None
+    early_stopping: Mapping[str, Any] | None = None
+    remarks: tuple[str, ...] = ()
+    version: str = field(default_factory=version)
+
+    @property
+    def seed(self) -> int:
+        """Start of all randomness."""
+        return int(self.config["seed"])
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences on what the table does not show: betas at which training did not arrive."""
+        if "objective_gap" not in self.frontier.diagnostics:
+            return self.remarks
+        gap = self.frontier.diagnostics["objective_gap"]
+        short = np.flatnonzero(gap > _NOTABLE_GAP * self.frontier.provenance["reward_range"])
+        if not short.size:
+            return self.remarks
+        listed = ", ".join(f"{self.frontier.beta[i]:.3g} (by {gap[i]:.3g})" for i in short)
+        why = "more steps may help; an answer that was never drawn cannot be learned"
+        return (*self.remarks, f"Training stopped short of the best objective at beta {listed}: {why}.")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One plain dictionary per beta, with the keys of the command line's JSON."""
+        keys = ("beta", "reward", "reward_se", "gold", "gold_se", "kl", "kl_se", "objective_gap")
+        return [{key: row.get(key) for key in keys} | {"n_seeds": row["n"]} for row in self.frontier.rows()]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready plain data, as ``kleash sweep --format json`` prints it."""
+        reference = self.frontier.reference()
+        return {
+            "schema": _SCHEMA,
+            "version": self.version,
+            "source": "sweep",
+            "seed": self.seed,
+            "inputs": [dict(row) for row in self.inputs],
+            "world": self.world,
+            "config": dict(self.config),
+            "rows": self.rows(),
+            "reference": {key: reference[key] for key in ("reward", "reward_se", "gold", "gold_se")},
+            "optimum": None
+            if self.optimum is None
+            else [{k: row[k] for k in ("beta", "reward", "gold", "kl")} for row in self.optimum.rows()],
+            "answers": [dict(row) for row in self.answers],
+            "verdict": self.verdict.to_dict(),
+            "notes": list(self.notes),
+            "forecast": None if self.forecast is None else self.forecast.rows(),
+            "early_stopping": None if self.early_stopping is None else dict(self.early_stopping),
+        }
+
+    def to_frame(self) -> pl.DataFrame:
+        """A polars frame with a row per beta and the columns of :meth:`rows`."""
+        import polars as pl
+
+        return pl.DataFrame(self.rows(), infer_schema_length=None)
+
+    def save(self, path: str | Path) -> None:
+        """Write a run folder (see :mod:`kleash.runs`); an existing one is refused."""
+        run = open_run(path, kind="sweep", config=self.config)
+        run.begin(seed=self.seed, inputs=self.inputs)
+        write(run, self)
+
+    @classmethod
+    def load(cls, path: str | Path) -> SweepResult:
+        """Read a finished run folder back.
+
+        Raises
+        ------
+        MissingFileError, DataError
+            There is no such run, or it is not whole.
+        OptionError
+            It is not a sweep, or it was interrupted.
+        """
+        run = read_run(path)
+        if run.kind != "sweep" or run.state != "finished":
+            got = f"a {run.kind} that was {run.state}"
+            raise OptionError(_checks.message(f"{path}", expected="a finished sweep", got=got))
+        return read_back(run)
+
+    def __rich__(self) -> RenderableType:
+        from kleash import _table
+        from kleash.train import beside
+
+        seeds, steps = self.config["seeds"], self.config["steps"]
+        gap = self.frontier.diagnostics.get("objective_gap")
+        short = any(note.startswith("Training stopped short") for note in self.notes)
+        arrived = "" if gap is None or short else f" Within {gap.max():.2g} of the best objective at every beta."
+        page = _table.page(
+            self.frontier,
+            self.verdict,
+            title=_TITLES.get(self.world, f"World: {self.world}"),
+            caption=[f"Trained: {seeds} seed{'s' * (seeds != 1)}, {steps} steps.{arrived}", *self.notes],
+            story=_STORY[self.verdict.kind] if self.world in _TITLES else None,
+        )
+        return (
+            beside.beside(page, self.frontier, optimum=self.optimum, forecast=self.forecast) if self.metrics else page
+        )
+
+    def __str__(self) -> str:
+        from kleash import _table
+
+        return _table.to_text(self)
+
+
+def world_frontier(world: World, beta: Floats, log_policy: Floats, *, config: Mapping[str, Any]) -> Frontier:
+    """The table of policies in a world: exact expectations of ``log_policy`` (B, S, P, Y), mean over the seeds S."""
+    reward, gold, kl = expectations(world, log_policy)  # (B, S) each
+    # by the same sums as the rows, so that a policy that did not move has a gain of exactly 0
+    reference_reward, reference_gold, _ = expectations(world, world.log_reference)
+    seeds = reward.shape[1]
+    reachable = np.isfinite(world.log_reference)
+    return Frontier(
+        source="sweep",
+        beta=beta,
+        reward=over_seeds(reward),
+        gold=over_seeds(gold),
+        kl=over_seeds(kl),
+        gold_gain=over_seeds(gold - reference_gold),
+        reference_reward=Estimates.exact(reference_reward),
+        reference_gold=Estimates.exact(reference_gold),
+        n=np.full(beta.size, seeds),
+        status=np.full(beta.size, "ok"),
+        diagnostics={"objective_gap": objective_gap(world, beta, log_policy).mean(axis=1)},
+        replicates=Replicates(
+            kind="seeds",
+            reward=reward.T,
+            kl=kl.T,
+            gold=gold.T,
+            reference_reward=np.full(seeds, float(reference_reward)),
+            reference_gold=np.full(seeds, float(reference_gold)),
+        ),
+        gold_range=float(np.ptp(world.gold[reachable])),
+        provenance={
+            "version": version(),
+            "config": dict(config),
+            "reward_range": float(np.ptp(world.reward[reachable])),
+        },
+    )
+
+
+def over_seeds(values: Floats) -> Estimates:
+    """Mean over seeds (the last axis), its standard error and Student's 95 % interval; NaN with one seed."""
+    n = values.shape[-1]
+    mean = values.mean(axis=-1)
+    if n == 1:
+        unknown = np.full_like(mean, np.nan)
+        return Estimates(value=mean, se=unknown, lo=unknown, hi=unknown)
+    se = values.std(axis=-1, ddof=1) / np.sqrt(n)
+    half = stdtrit(n - 1, 0.975) * se
+    return Estimates(value=mean, se=se, lo=mean - half, hi=mean + half)
+
+
+def shown_answers(world: World, beta: Floats, log_policy: Floats, *, seed: int) -> tuple[Mapping[str, Any], ...]:
+    """A few answers per beta, drawn from policies of shape (B, S, P, Y)."""
+    rows = []
+    for value, policies in zip(beta.tolist(), log_policy, strict=True):
+        for prompt, answer in zip(*draw_answers(world, policies, beta=value, seed=seed, n=_SHOWN_ANSWERS), strict=True):
+            rows.append(
+                {
+                    "beta": value,
+                    "prompt": world.prompts[prompt],
+                    "answer": world.answers[prompt][answer],
+                    "reward": float(world.reward[prompt, answer]),
+                    "gold": float(world.gold[prompt, answer]),
+                }
+            )
+    return tuple(rows)
+
+
+def write(run: Run, result: SweepResult) -> None:
+    """Finish a run folder; rows of metrics that training has appended stay as they are."""
+    results = {
+        "world": result.world,
+        "answers": list(result.answers),
+        "verdict": result.verdict.to_dict(),
+        "early_stopping": None if result.early_stopping is None else dict(result.early_stopping),
+        "remarks": list(result.remarks),
+    }
+    if result.forecast is not None:
+        result.forecast.save(run.path / _FORECAST)
+    appended = result.history is None and (run.path / "metrics.jsonl").exists()
+    run.finish(
+        seed=result.seed,
+        inputs=result.inputs,
+        results=results,
+        metrics=None if appended else _history_rows(result),
+        frontier=result.frontier,
+        optimum=result.optimum,
+    )
+
+
+def _history_rows(result: SweepResult) -> list[Mapping[str, Any]]:
+    history = result.history
+    if history is None:
+        return list(result.metrics)
+    return [
+        {
+            "step": step,
+            "beta": beta,
+            "seed": s,
+            "reward": history.reward[t, b, s],
+            "gold": history.gold[t, b, s],
+            "kl": history.kl[t, b, s],
+            "objective": history.objective[t, b, s],
+        }
+        for t, step in enumerate(history.step.tolist())
+        for b, beta in enumerate(result.frontier.beta.tolist())
+        for s in range(history.reward.shape[2])
+    ]
+
+
+def read_back(run: Run) -> SweepResult:
+    """The result in a finished run folder."""
+    frontier, optimum, metrics = run.frontier(), run.optimum(), run.metrics()
+    language = "kl_k1" in metrics[0]
+    if optimum is None and not language:
+        raise OptionError(_checks.message(f"{run.path}", expected="a whole run", got="one without optimum.json"))
+    results = run.record["results"]
+    return SweepResult(
+        world=results["world"],
+        frontier=frontier,
+        optimum=optimum,
+        verdict=find_window(frontier),
+        answers=tuple(results["answers"]),
+        history=None if language else _history(metrics, frontier.beta.size, int(run.config["seeds"])),
+        config=run.config,
+        inputs=tuple(run.record["inputs"]),
+        origin="read-back",
+        metrics=tuple(metrics) if language else (),
+        forecast=Frontier.load(run.path / _FORECAST) if (run.path / _FORECAST).exists() else None,
+        early_stopping=results.get("early_stopping"),
+        remarks=tuple(results.get("remarks", ())),
+        version=run.record["versions"]["kleash"],
+    )
+
+
+def _history(metrics: list[dict[str, Any]], betas: int, seeds: int) -> History:
+    columns = {
+        name: np.asarray([row[name] for row in metrics]).reshape(-1, betas, seeds)
+        for name in ("step", "reward", "gold", "kl", "objective")
+    }
+    return History(step=columns.pop("step")[:, 0, 0], **columns)
