@@ -1,7 +1,7 @@
 # Every target sets itself up: all it needs is make and Python 3.11 or newer (with its venv module).
 # Another interpreter: make PYTHON=/path/to/python3.12 test
 
-.PHONY: help demo test check docs bench format clean
+.PHONY: help demo test test-trl check docs bench format clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -21,7 +21,7 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 	then command -v "$$python"; break; fi; done)
 
 help: ## Say what there is
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/.core ## The dial in the kitchen, then a forecast on real samples
 	$(BIN)/kleash sweep
@@ -30,6 +30,9 @@ demo: $(VENV)/.core ## The dial in the kitchen, then a forecast on real samples
 
 test: check ## The checks, then the tests (slow ones: make test ARGS="-m slow")
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+test-trl: $(VENV)/.trl ## Train tiny models with TRL and read their logs back (torch is installed for it)
+	$(BIN)/python -m pytest -m trl $(ARGS) tests/trl
 
 check: $(VENV)/.dev ## Format, lint, types, one-way imports
 	$(BIN)/ruff format --check
@@ -64,6 +67,10 @@ $(VENV)/.core: pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/.core
 	$(PIP) install --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.trl: pyproject.toml | $(VENV)/.dev
+	$(PIP) install --editable '.[trl]'
 	@touch $@
 
 $(VENV)/.docs: pyproject.toml | $(VENV)/.core

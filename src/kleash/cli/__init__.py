@@ -21,6 +21,7 @@ COMMANDS = {
     "sweep": ("kleash.cli.sweep", "Train at several betas at once and see what the dial does."),
     "forecast": ("kleash.cli.forecast", "Read the same table off scored samples, before training."),
     "check": ("kleash.cli.check", "Is the leash attached? Check dumps and logs of a run."),
+    "conformance": ("kleash.cli.conformance", "What does your trainer's beta mean? Run it where the answer is known."),
 }
 """Name -> module and one line of help, so that ``kleash --help`` loads none of them."""
 
