@@ -81,9 +81,9 @@ def run_trl(name: str, samples: int, steps: int) -> tuple[float, float]:
     from peft import LoraConfig
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast, TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
     from kleash.train.recipes import WORDS, recipes
-    from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
     world = recipes()
     words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token=WORDS[0]))

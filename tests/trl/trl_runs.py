@@ -153,7 +153,6 @@ def online(kind, folder, *, steps=12, witness=None, resume_at=None, evaluate=Fal
 def paired(kind, folder, *, steps=12, evaluate=False, **more):
     """Train with DPO or KTO: salt is chosen."""
     from datasets import Dataset
-
     from trl import DPOConfig, DPOTrainer, KTOConfig, KTOTrainer
 
     asked = prompts()["prompt"]

@@ -65,7 +65,8 @@ def sort_inputs(paths: Iterable[str | Path], *, trainer: str | None = None) -> I
 def _folder(folder: Path, trainer: str | None, found: Inputs) -> None:
     from kleash.logs import read_logs
 
-    dumps = [p for p in sorted(folder.rglob("*")) if p.name.lower().endswith(DUMP_SUFFIXES) and is_dump(p)]
+    files = [p for p in sorted(folder.rglob("*")) if p.name.lower().endswith(DUMP_SUFFIXES)]
+    dumps = [p for p in files if is_dump(p) and not _of_run_folder(p)]
     try:
         logs = read_logs(folder, trainer=trainer)
     except DataError:
@@ -75,7 +76,12 @@ def _folder(folder: Path, trainer: str | None, found: Inputs) -> None:
             raise DataError(text, path=folder) from None
         logs = []
     found.dumps += dumps
-    found.logs += [log for log in logs if Path(log.path) not in dumps]
+    found.logs += [log for log in logs if Path(log.path) not in dumps and not _of_run_folder(Path(log.path))]
+
+
+def _of_run_folder(path: Path) -> bool:
+    """Whether a file is kleash's own record of a run: exact expectations or sparse measurements, no trainer's log."""
+    return path.name in ("frontier.parquet", "metrics.jsonl", "prompts.jsonl") and (path.parent / "run.json").exists()
 
 
 def _file(path: str | Path, trainer: str | None, found: Inputs) -> None:

@@ -24,6 +24,7 @@ COMMANDS = {
     "play": ("kleash.cli.play", "Write the kitchen's dial page: turn the leash by hand."),
     "convert": ("kleash.cli.convert", "What the tilt's beta is in a trainer, and the other way round."),
     "report": ("kleash.cli.report", "Show it: one page with the dial, the charts, the answers, the table."),
+    "conformance": ("kleash.cli.conformance", "What does your trainer's beta mean? Run it where the answer is known."),
 }
 """Name -> module and one line of help, so that ``kleash --help`` loads none of them."""
 

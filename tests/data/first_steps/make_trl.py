@@ -26,7 +26,6 @@ def main(out):
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
     from trl import GRPOConfig
 
     vocabulary = {word: i for i, word in enumerate(["<pad>", "<eos>", *WORDS])}
@@ -58,7 +57,6 @@ def main(out):
 
 def run(out, args, settings, model, tokenizer):
     from datasets import Dataset
-
     from trl import GRPOTrainer
 
     trainer = GRPOTrainer(

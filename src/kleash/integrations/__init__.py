@@ -1,0 +1,1 @@
+"""kleash inside other people's trainers."""
