@@ -21,10 +21,10 @@ COMMANDS = {
     "sweep": ("kleash.cli.sweep", "Train at several betas at once and see what the dial does."),
     "forecast": ("kleash.cli.forecast", "Read the same table off scored samples, before training."),
     "check": ("kleash.cli.check", "Is the leash attached? Check dumps and logs of a run."),
-    "play": ("kleash.cli.play", "Write the kitchen's dial page: turn the leash by hand."),
     "convert": ("kleash.cli.convert", "What the tilt's beta is in a trainer, and the other way round."),
-    "report": ("kleash.cli.report", "Show it: one page with the dial, the charts, the answers, the table."),
-    "conformance": ("kleash.cli.conformance", "What does your trainer's beta mean? Run it where the answer is known."),
+    "conformance": ("kleash.cli.conformance", "What your trainer's beta means, by running it."),
+    "report": ("kleash.cli.report", "One page to show: verdict, dial, charts, answers, table."),
+    "play": ("kleash.cli.play", "Write the kitchen's dial page: turn the leash by hand."),
 }
 """Name -> module and one line of help, so that ``kleash --help`` loads none of them."""
 

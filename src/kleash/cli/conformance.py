@@ -9,7 +9,7 @@ import click
 from kleash.cli._output import Format, debug_option, emit, format_option, progress
 
 
-@click.command(short_help="What does your trainer's beta mean? Run it where the answer is known.")
+@click.command(short_help="What your trainer's beta means, by running it.")
 @click.argument("name", metavar="NAME", type=click.Choice(["kleash", "trl-grpo", "trl-rloo", "trl-dpo"]))
 @click.option(
     "--config",

@@ -11,7 +11,7 @@ import click
 from kleash.cli._output import Format, debug_option, emit, format_option, note
 
 
-@click.command(short_help="Show it: one page with the dial, the charts, the answers, the table.")
+@click.command(short_help="One page to show: verdict, dial, charts, answers, table.")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 @click.option("-o", "--out", type=click.Path(path_type=Path), metavar="PAGE.html", help="Write the page.")
 @click.option(
