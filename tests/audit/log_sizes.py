@@ -129,7 +129,8 @@ def _rescaled(run, size):
 
 def _kept(run, size):
     noise = 0.003 * run.rng.normal(size=run.rows)
-    return _with(trl_grpo, **{"sampling/importance_sampling_ratio/mean": lambda r: 1 - size + noise})(run)
+    stem = "sampling/importance_sampling_ratio/"
+    return _with(trl_grpo, **{f"{stem}mean": lambda r: 1 - size + noise, f"{stem}max": 1.6})(run)
 
 
 def _mismatch(run, size):

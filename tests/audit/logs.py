@@ -537,6 +537,7 @@ def _k3_in_reward(run):
 
 
 RATIO = "sampling/importance_sampling_ratio/mean"
+LARGEST = {"sampling/importance_sampling_ratio/max": 1.6}
 TRL, VERL = "github.com/huggingface/trl/issues", "github.com/verl-project/verl"
 
 LOG_FAULTS: dict[str, LogFault] = {
@@ -633,8 +634,8 @@ LOG_FAULTS: dict[str, LogFault] = {
     "top-p while sampling": LogFault(
         code="TRUNCATION", source=f"{TRL}/6789",
         make=_writers(
-            _with(trl_grpo, **{RATIO: lambda r: 0.95 + 0.003 * r.rng.normal(size=r.rows)}),
-            _with(trl_grpo, **{RATIO: lambda r: 1.0 + 0.003 * r.rng.normal(size=r.rows)}),
+            _with(trl_grpo, **{RATIO: lambda r: 0.95 + 0.003 * r.rng.normal(size=r.rows), **LARGEST}),
+            _with(trl_grpo, **{RATIO: lambda r: 1.0 + 0.003 * r.rng.normal(size=r.rows), **LARGEST}),
         ),
     ),
     "engine and trainer differ": LogFault(

@@ -1,6 +1,9 @@
 """``kleash check`` on logs: kinds told by content, flags, JSON as promised, exit 2 for what is neither dump nor log."""
 
+import io
 import json
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -112,3 +115,65 @@ def test_the_table_of_a_log_fits(run, tmp_path):
     assert max(map(len, out.splitlines())) <= 80 or str(tmp_path) in out
     assert "trl-grpo" in out
     assert "penalty: loss" in out
+
+
+def test_a_log_on_stdin(run, tmp_path, monkeypatch):
+    class Stdin:
+        def __init__(self, data):
+            self.buffer = io.BytesIO(data)
+
+    monkeypatch.setattr("sys.stdin", Stdin(state(tmp_path / "a", 0.04).read_bytes()))
+    code, data, _ = answer(run, "-")
+    assert code == 0
+    assert [(i["path"], i["kind"], i["trainer"], i["rows"]) for i in data["inputs"]] == [("-", "log", "trl-grpo", 40)]
+    monkeypatch.setattr("sys.stdin", Stdin(b"no numbers here\n"))
+    code, out, err = run("-")
+    assert (code, out) == (2, "")
+    assert err.startswith(
+        "kleash: -: input: expected a rollout dump (logp and ref_logp) or a training log, got neither"
+    )
+    long = json.dumps({"prompt": "x" * (1 << 20), "logp": [-0.5] * 9, "ref_logp": [-0.6] * 9}).encode()
+    monkeypatch.setattr("sys.stdin", Stdin(long + b"\n"))
+    assert [i["kind"] for i in answer(run, "-")[1]["inputs"]] == ["rollouts"]
+
+
+def test_a_pipe_and_what_cannot_be_read_are_said_in_one_line(run, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    code, _, err = run(tmp_path / "pipe")
+    assert code == 2
+    assert err.endswith("got a pipe or device; pipe it in as -\n")
+    if Path("/proc/self/mem").exists():
+        assert run("/proc/self/mem") == (2, "", "kleash: /proc/self/mem: cannot be read: Input/output error\n")
+
+
+def test_columns_of_a_plain_table_are_mapped_in_the_configuration(run, tmp_path):
+    rows = "".join(f"{i},{0.3 + 0.01 * i},{0.2 + 0.01 * i},{0.001 * i}\n" for i in range(20))
+    log = tmp_path / "a.csv"
+    log.write_text("round,judge_score,humans,drift\n" + rows)
+    code, _, err = run(log)
+    assert code == 2
+    assert "map them (columns in --config)" in err
+    config = tmp_path / "a.toml"
+    config.write_text(
+        '[columns]\nstep = "round"\nreward = "judge_score"\ngold = "humans"\nkl = "drift"\nkl_unit = "nats per token"\n'
+    )
+    code, data, _ = answer(run, log, "--config", config)
+    assert code == 0
+    assert data["inputs"][0]["facts"]["logged_kl_unit"] == "nats per token"
+    status = {f["code"]: f["status"] for f in data["findings"]}
+    assert (status["HACKING"], status["STEP0_KL"]) == ("ok", "ok")
+    config.write_text('[columns]\nreward = "judge_scores"\n')
+    code, _, err = run(log, "--config", config)
+    assert code == 2
+    assert "did you mean 'judge_score'" in err
+    config.write_text("columns = 3\n")
+    assert "columns: expected a table of column names" in run(log, "--config", config)[2]
+
+
+def test_every_code_that_a_log_can_get_is_in_the_catalogue(run, tmp_path):
+    listed = {row["code"] for row in answer(run, "--list")[1]["log_checks"]}
+    state(tmp_path / "a", 0.04)
+    state(tmp_path / "b", 0.1, seed=1)
+    found = {f["code"] for f in answer(run, tmp_path)[1]["findings"]}
+    assert "SWEEP" in found
+    assert found <= listed

@@ -298,7 +298,7 @@ def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path) -> None:
         ("a.csv", b"step,x\n1,2\n", "got keys step, x"),
         ("a.jsonl", b'{"step": 1, "x\n{"step"\n', "2 broken lines and no row"),
         ("a.log.gz", b"\x1f\x8b\x08\x00junk", "gzip"),
-        ("a.jsonl", b"".join(b'{"step": 0, "reward": %d}\n' % i for i in range(9)), "map the columns"),
+        ("a.jsonl", b"".join(b'{"step": 0, "reward": %d}\n' % i for i in range(9)), "or map them"),
     ],
 )
 def test_what_is_no_log_is_refused_in_one_line(tmp_path: Path, name: str, content: bytes, says: str) -> None:
@@ -332,9 +332,105 @@ def test_a_row_of_settings_in_front_is_configuration(tmp_path: Path) -> None:
 
 
 def test_a_trainer_that_the_keys_contradict_is_noted(tmp_path: Path) -> None:
-    (log,) = read_logs(put(tmp_path / "a.jsonl", verl(1) + verl(2)), trainer="slime")
-    assert log.trainer == "slime"
-    assert log.notes == ("read as slime, as asked; the keys look like those of verl",)
+    state = (DATA / "trl_grpo_old.json").read_text(encoding="utf-8")
+    (log,) = read_logs(put(tmp_path / "a.json", state), trainer="openrlhf")
+    assert log.trainer == "openrlhf"
+    assert "read as openrlhf, as asked; the keys look like those of trl-grpo" in log.notes
+
+
+@pytest.mark.parametrize("trainer", ["verl", "slime", "trl-ppo", "trl-dpo", "trlx"])
+def test_a_trainer_of_whose_keys_the_log_has_none_is_refused(tmp_path: Path, trainer: str) -> None:
+    state = (DATA / "trl_grpo_old.json").read_text(encoding="utf-8")
+    with pytest.raises(DataError, match=f"expected keys of {trainer}, got those of trl-grpo; leave --trainer out"):
+        read_logs(put(tmp_path / "a.json", state), trainer=trainer)
+    put(tmp_path / "b.jsonl", verl(1) + verl(2))  # in a folder the others are read as what they are
+    assert "verl" in [log.trainer for log in read_logs(tmp_path, trainer=trainer)]
+
+
+def test_the_first_row_of_counted_steps_need_not_be_the_first_of_the_run(tmp_path: Path) -> None:
+    rows = "".join(f"{{'loss': 0.1, 'kl': {0.1 + i}, 'reward': 1.0, 'epoch': {0.5 + i / 10}}}\n" for i in range(4))
+    (log,) = read_logs(put(tmp_path / "a.log", rows))
+    assert log.numbered
+    (log,) = read_logs(put(tmp_path / "b.jsonl", verl(1) + verl(2)))
+    assert not log.numbered
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["Let alpha=3, beta=4.", "with beta=2,", "try --beta 3", "'beta': 0.5 is the slope", "target=6, horizon=10 in kl"],
+)
+def test_printed_answers_are_no_configuration(tmp_path: Path, answer: str) -> None:
+    (log,) = read_logs(put(tmp_path / "a.log", f"{answer}\n{console(1)}{console(2)}"))
+    assert log.config == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "config"),
+    [
+        ("  beta=0.04,", {"beta": 0.04}),
+        ("    'beta': 0.04,", {"beta": 0.04}),
+        ("GRPOConfig(beta=0.04)", {"beta": 0.04}),
+        ("python train.py --beta 0.04 \\", {"beta": 0.04}),
+        ("    --beta 0.04 \\", {"beta": 0.04}),
+        ("{'beta': 0.04, 'loss_type': 'grpo', 'horizon': 9}", {"beta": 0.04, "loss_type": "grpo", "horizon": 9}),
+        ("use_kl_loss=True kl_loss_coef=0.002", {"use_kl_loss": True, "kl_loss_coef": 0.002}),
+    ],
+)  # fmt: skip
+def test_printed_settings_are(tmp_path: Path, line: str, config: dict[str, object]) -> None:
+    (log,) = read_logs(put(tmp_path / "a.log", f"{line}\n{console(1)}{console(2)}"))
+    assert log.config == config
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "sep=;\nstep;reward;kl\n1;0,5;0,1\n2;0,25;1,5e-1\n"),
+        ("a.csv", "Results of run 3, as exported\n\nstep,reward,kl\n1,0.5,0.1\n2,0.25,0.15\n"),
+        ("a.txt", "# exported\n# twice\nstep,reward,kl\n1,0.5,0.1\n2,0.25,0.15\n"),
+        ("a.tsv", "Exported\n\nstep\treward\tkl\n1\t0.5\t0.1\n2\t0.25\t0.15\n"),
+    ],
+)
+def test_lines_before_a_header_and_decimal_commas(tmp_path: Path, name: str, text: str) -> None:
+    (log,) = read_logs(put(tmp_path / name, text))
+    assert log.raw["reward"].tolist() == [0.5, 0.25]
+    assert log.raw["kl"].tolist() == [0.1, 0.15]
+
+
+def test_an_integer_past_every_float_is_infinite(tmp_path: Path) -> None:
+    big = "9" * 400
+    (log,) = read_logs(put(tmp_path / "a.jsonl", f'{{"step": 1, "reward": {big}, "kl": -{big}}}\n' * 2))
+    assert log.raw["reward"][0] == np.inf
+    assert log.raw["kl"][0] == -np.inf
+
+
+def test_k3_a_hair_below_zero_does_not_make_a_run_rloos(tmp_path: Path) -> None:
+    def state(least: float) -> str:
+        rows = [{"step": i, "loss": 0.1, "kl": 1e-3 * i or least, "reward": 0.1, "reward_std": 0.1} for i in range(5)]
+        return json.dumps({"log_history": rows})
+
+    for least, trainer in ((-7e-10, "trl-grpo"), (-6e-5, "trl-grpo"), (-2e-3, "trl-rloo")):
+        (log,) = read_logs(put(tmp_path / "trainer_state.json", state(least)))
+        assert log.trainer == trainer
+
+
+def test_digits_of_four_significant_places_and_of_a_rounded_loss(tmp_path: Path) -> None:
+    rows = "".join(
+        f"{{'loss': '{loss}', 'kl': '{kl}', 'reward': '1', 'epoch': '0.{i}'}}\n"
+        for i, (loss, kl) in enumerate((("0.0412", "0.1234"), ("0.05", "0.01234"), ("0.04", "1.234")), 1)
+    )
+    (log,) = read_logs(put(tmp_path / "a.log", rows))
+    assert log.decimals["kl"] == 3  # the least: 1.234 is known to half a thousandth only
+    history = [{"step": i, "loss": 0.01 * i, "kl": 0.1234567891 * i, "reward_std": 0.1} for i in range(1, 5)]
+    (log,) = read_logs(put(tmp_path / "b.json", json.dumps({"log_history": history})))
+    assert (log.decimals["loss"], log.decimals["kl"]) == (4, -1)  # the Trainer rounds to four, whatever is printed
+
+
+def test_the_extremes_beside_a_mean_in_a_chart_of_wandb_are_no_values(tmp_path: Path) -> None:
+    text = (
+        '"Step","a - train/kl","a - train/kl__MIN","a - train/kl__MAX"\n"1","0.2","0.1","0.4"\n"2","0.3","0.1","0.5"\n'
+    )
+    (log,) = read_logs(put(tmp_path / "chart.csv", text), trainer="trl-grpo")
+    assert log.raw["train/kl"].tolist() == [0.2, 0.3]
 
 
 def test_slime_dumps_ask_for_torch(tmp_path: Path) -> None:

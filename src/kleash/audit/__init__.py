@@ -18,7 +18,7 @@ from kleash.audit.catalogue import CHECKS, NEEDS, run_checks
 from kleash.audit.declared import Declared, read_config
 from kleash.audit.findings import Check, Finding, kl_specs
 from kleash.audit.inputs import check_logs, sort_inputs
-from kleash.audit.log_catalogue import LOG_CHECKS, LOG_NEEDS
+from kleash.audit.log_catalogue import LOG_CHECKS, LOG_NEEDS, SEVERAL_RUNS
 from kleash.audit.result import Catalogue, CheckedInput, CheckReport, about
 from kleash.audit.rewards import R2_LEAST, effective_beta
 from kleash.audit.rollouts import Chunk, read_chunks
@@ -62,7 +62,8 @@ def check(
         (`kleash.logs` reads eight trainers' and plain tables), or folders of both. The kind is told by the content.
     config
         TOML, YAML or JSON with what the files cannot show: ``beta``, ``reward_min``, ``reward_max``, ``estimator``,
-        ``placement``; or, for logs, the trainer's own configuration under its own option names.
+        ``placement``; or, for logs, the trainer's own configuration under its own option names. ``columns`` in it says
+        what the columns of a plain table are: ``{"reward": "judge_score", "kl": "kl_nats", "kl_unit": ...}``.
     beta
         The declared coefficient; over ``config``. For a dump in reward units per nat of the whole answer, for a log the
         number that the trainer was given.
@@ -107,7 +108,7 @@ def check(
     declared = declared.updated(beta=beta, reward_min=low, reward_max=high)
     inputs: list[CheckedInput] = []
     findings: list[Finding] = []
-    found = sort_inputs(names, trainer=trainer)
+    found = sort_inputs(names, trainer=trainer, mapping=declared.columns)
     for path in found.dumps:
         statistics = tally(read_chunks(path))
         label = str(path)
@@ -140,7 +141,7 @@ def list_checks() -> Catalogue:
     return Catalogue(
         checks=CHECKS,
         needs={name: words for name, (words, _) in NEEDS.items()},
-        log_checks=LOG_CHECKS,
+        log_checks=(*LOG_CHECKS, *SEVERAL_RUNS),
         log_needs={name: words for name, (words, _) in LOG_NEEDS.items()},
     )
 

@@ -6,6 +6,7 @@ import difflib
 import json
 import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,9 @@ class Declared:
     estimator, placement
         Which KL term the trainer uses (``k1``, ``k2``, ``k3``) and where (``loss``, ``loss-with-ratio``, ``reward``,
         ``reward-own-token``).
+    columns
+        For a log that is a plain table: which column is what, the ``mapping`` of `kleash.logs.read_logs`; ``kl_unit``
+        stands for ``kl.unit``, and so on.
     """
 
     beta: float | None = None
@@ -41,6 +45,7 @@ class Declared:
     reward_max: float | None = None
     estimator: str | None = None
     placement: str | None = None
+    columns: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         if self.beta is not None:
@@ -54,6 +59,8 @@ class Declared:
             _checks.choice(self.estimator, ESTIMATORS, name="estimator")
         if self.placement is not None:
             _checks.choice(self.placement, PLACEMENTS, name="placement")
+        if self.columns is not None:
+            object.__setattr__(self, "columns", _columns(self.columns))
 
     @property
     def reward_range(self) -> float | None:
@@ -65,6 +72,15 @@ class Declared:
     def updated(self, **changes: Any) -> Declared:
         """A copy in which every change that is not None replaces the old value."""
         return replace(self, **{name: value for name, value in changes.items() if value is not None})
+
+
+def _columns(columns: object) -> dict[str, str]:
+    """The mapping of columns under the names that the reader knows."""
+    if not isinstance(columns, Mapping) or not all(isinstance(name, str) for name in columns.values()):
+        got = type(columns).__name__ if not isinstance(columns, Mapping) else "other values than names"
+        fix = 'columns = { reward = "judge_score" }'
+        raise ConfigError(_checks.message("columns", expected="a table of column names", got=got, fix=fix))
+    return {re.sub(r"^kl_(?=unit$|estimator$|placement$|against$)", "kl.", str(key)): columns[key] for key in columns}
 
 
 def read_config(path: str | Path) -> tuple[Declared, dict[str, Any]]:
@@ -80,6 +96,13 @@ def read_config(path: str | Path) -> tuple[Declared, dict[str, Any]]:
     MissingFileError, ConfigError
     """
     table = _table(path)
+    columns = table.pop("columns", None)
+    declared, settings = _sorted(path, table)
+    return declared.updated(columns=columns), settings
+
+
+def _sorted(path: str | Path, table: dict[str, Any]) -> tuple[Declared, dict[str, Any]]:
+    """Declarations, or a trainer's settings beside none."""
     known = {f.name for f in fields(Declared)}
     names = names_of(table)
     others = names - known

@@ -207,7 +207,8 @@ def _shape(x: Series) -> dict[str, object]:
     t, y = x.step[keep], np.log(x.values[keep])
     found: dict[str, object] = {}
     straight = np.corrcoef(t, y)[0, 1] ** 2 if np.ptp(t) > 0 and np.ptp(y) > 0 else 0.0
-    slope = float(np.polyfit(t, y, 1)[0]) if np.ptp(t) > 0 else 0.0
+    spread = float(np.square(t - t.mean()).sum())
+    slope = float((t - t.mean()) @ y) / spread if math.isfinite(spread) and spread > 0 else 0.0
     late = t - t[0] + 1
     power_fit = np.corrcoef(np.log(late), y)[0, 1] ** 2 if np.ptp(y) > 0 else 0.0
     found |= {"exponential_r2": float(straight), "power_r2": float(power_fit), "rate": slope}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kleash.audit.declared import Declared
     from kleash.audit.tally import Tally
 
-__all__ = ["STATUSES", "Check", "Finding", "cannot_tell", "kl_specs", "number", "ok", "problem"]
+__all__ = ["STATUSES", "Check", "Finding", "cannot_tell", "kl_specs", "number", "ok", "plain", "problem"]
 
 Evidence = Mapping[str, Any]
 Status = Literal["ok", "problem", "cannot-tell", "not-run"]
@@ -60,19 +60,20 @@ class Finding:
             "input": self.input,
             "status": self.status,
             "message": self.message,
-            "evidence": {key: _plain(value) for key, value in self.evidence.items()},
+            "evidence": {key: plain(value) for key, value in self.evidence.items()},
             "causes": list(self.causes),
             "fix": self.fix,
         }
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """JSON-ready: null for what is no finite number, whatever it is nested in."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return value
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kleash.audit.findings import number
 from kleash.audit.ratios import Fit, fit_ratio
 from kleash.audit.recovered import SHAPE, SLACK, Recovered, none, pair
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 __all__ = ["loss_part", "open_instruct", "openrlhf"]
+
+CANCELS = 0.1
+"""Share of rows with a negative KL above which terms of both signs are taken to cancel in the others as well. Ours."""
 
 
 def loss_part(view: LogView) -> Recovered:
@@ -68,7 +72,11 @@ def _with_entropy(view: LogView, target: Floats, error: Floats, entropy: Floats,
 
 
 def _shaped(view: LogView, before: str, after: str) -> Recovered:
-    """Mean score before and after a penalty per token: about coefficient * kl per token * length."""
+    """Mean score before and after a penalty per token: about coefficient * kl per token * length.
+
+    A mean of sums against a product of means: within `SHAPE` where the token means are of one sign. Where they are not,
+    short answers with a negative mean outweigh long ones with a small positive one, and nothing bounds the quotient.
+    """
     a, b = view.key(before), view.key(after)
     if a is None or b is None:
         return none("", "the log has neither the loss without the penalty nor the reward before and after it")
@@ -97,7 +105,17 @@ def _shaped(view: LogView, before: str, after: str) -> Recovered:
         each_lo=fit.each_lo,
         each_hi=fit.each_hi,
     )
-    return Recovered(identity=f"({a} - {b}) / (kl x length)", fit=fit, holds=True, place="reward", factor=factor)
+    identity = f"({a} - {b}) / (kl x length)"
+    below = float(np.mean(regressor[np.isfinite(fit.each)] < 0))
+    if factor != 1.0 and below > CANCELS:
+        reason = (
+            f"{kl.key} is below 0 in {number(100 * below)} % of rows: a mean of answers' means says nothing of sums"
+        )
+        return Recovered(identity=identity, fit=fit, holds=False, reason=reason, place="reward", factor=factor)
+    if factor != 1.0 and np.nanquantile(fit.each_lo, 0.95) > factor**2 * np.nanquantile(fit.each_hi, 0.05) > 0:
+        reason = "the quotient of sums and means moves more than ninefold over the run"
+        return Recovered(identity=identity, fit=fit, holds=False, reason=reason, place="reward", factor=factor)
+    return Recovered(identity=identity, fit=fit, holds=True, place="reward", factor=factor)
 
 
 def openrlhf(view: LogView) -> Recovered:

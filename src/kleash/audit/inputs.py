@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
+import shutil
+import sys
+import tempfile
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -22,7 +26,7 @@ from kleash.audit.logview import LogView, view
 from kleash.audit.result import CheckedInput, about
 from kleash.audit.settings import flatten
 from kleash.audit.upgrades import upgrade_between
-from kleash.errors import DataError, OptionError
+from kleash.errors import DataError, KleashError, OptionError
 
 if TYPE_CHECKING:
     from kleash.frontier import Frontier
@@ -43,32 +47,74 @@ class Inputs:
     logs: list[RunLog] = field(default_factory=list)
 
 
-def sort_inputs(paths: Iterable[str | Path], *, trainer: str | None = None) -> Inputs:
+def sort_inputs(
+    paths: Iterable[str | Path], *, trainer: str | None = None, mapping: Mapping[str, str] | None = None
+) -> Inputs:
     """Every path read as what its content is.
+
+    Parameters
+    ----------
+    trainer, mapping
+        As for `kleash.logs.read_logs`.
 
     Raises
     ------
     DataError
-        A file or folder that is neither.
+        A file or folder that is neither, or cannot be read.
     """
     found = Inputs()
     for path in paths:
-        if str(path) == "-" or is_dump(path) or not Path(path).exists():
-            found.dumps.append(path)  # what does not exist is said by the reader of dumps
-        elif Path(path).is_dir():
-            _folder(Path(path), trainer, found)
-        else:
-            _file(path, trainer, found)
+        try:
+            if str(path) == "-":
+                _stdin(trainer, mapping, found)
+            elif Path(path).is_dir():
+                _folder(Path(path), trainer, mapping, found)
+            elif Path(path).exists() and not Path(path).is_file():
+                text = message("input", expected="a file or folder", got="a pipe or device", fix="pipe it in as -")
+                raise DataError(text, path=path)
+            elif is_dump(path) or not Path(path).exists():
+                found.dumps.append(path)  # what does not exist is said by the reader of dumps
+            else:
+                _file(path, trainer, mapping, found)
+        except OSError as error:
+            if isinstance(error, KleashError):
+                raise
+            raise DataError(f"cannot be read: {error.strerror or error}", path=path) from error
     return found
 
 
-def _folder(folder: Path, trainer: str | None, found: Inputs) -> None:
+def _stdin(trainer: str | None, mapping: Mapping[str, str] | None, found: Inputs) -> None:
+    """A dump on stdin is read as it comes; a log is laid down first, for it is looked at more than once."""
+    stream = sys.stdin.buffer
+    if isinstance(stream, io.BufferedReader):
+        first = stream.peek()
+    else:
+        at = stream.tell()
+        first = stream.read(LOOKED_AT)
+        stream.seek(at)
+    undecided = first.lstrip().startswith(b"{") and b"\n" not in first.strip() and b'"log_history"' not in first
+    if not first.strip() or _begins_a_dump(first) or undecided:
+        found.dumps.append("-")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "stdin"
+        with open(file, "wb") as copy:
+            shutil.copyfileobj(stream, copy)
+        inside = Inputs()
+        try:
+            _file(file, trainer, mapping, inside)
+        except DataError as error:
+            raise DataError(str(error).removeprefix(f"{file}").lstrip(": "), path="-") from None
+        found.logs += [replace(log, path="-") for log in inside.logs]
+
+
+def _folder(folder: Path, trainer: str | None, mapping: Mapping[str, str] | None, found: Inputs) -> None:
     from kleash.logs import read_logs
 
     files = [p for p in sorted(folder.rglob("*")) if p.name.lower().endswith(DUMP_SUFFIXES)]
     dumps = [p for p in files if is_dump(p) and not _of_run_folder(p)]
     try:
-        logs = read_logs(folder, trainer=trainer)
+        logs = read_logs(folder, trainer=trainer, mapping=mapping)
     except DataError:
         if not dumps:
             fix = "name the file"
@@ -84,11 +130,11 @@ def _of_run_folder(path: Path) -> bool:
     return path.name in ("frontier.parquet", "metrics.jsonl", "prompts.jsonl") and (path.parent / "run.json").exists()
 
 
-def _file(path: str | Path, trainer: str | None, found: Inputs) -> None:
+def _file(path: str | Path, trainer: str | None, mapping: Mapping[str, str] | None, found: Inputs) -> None:
     from kleash.logs import read_logs
 
     try:
-        found.logs += read_logs(path, trainer=trainer)
+        found.logs += read_logs(path, trainer=trainer, mapping=mapping)
     except (zlib.error, RecursionError) as error:
         raise DataError("cannot be read: a broken archive, or JSON nested too deeply", path=path) from error
     except DataError as error:
@@ -117,10 +163,12 @@ def is_dump(path: str | Path) -> bool:
             first = (gzip.GzipFile(fileobj=raw) if start[:2] == b"\x1f\x8b" else raw).read(LOOKED_AT)
     except (EOFError, gzip.BadGzipFile, zlib.error):
         return True  # a broken archive is said by the reader of dumps
-    first = first.lstrip()
-    if not first:
-        return True  # an empty file likewise
-    line = first.partition(b"\n")[0]
+    return not first.strip() or _begins_a_dump(first)  # an empty file likewise
+
+
+def _begins_a_dump(first: bytes) -> bool:
+    """Whether the first line is a JSON object with log-probabilities, as far as it is there."""
+    line = first.lstrip().partition(b"\n")[0]
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):  # not JSON, not UTF-8, a number or a nesting past every limit

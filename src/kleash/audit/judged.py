@@ -54,6 +54,8 @@ def hacking(view: LogView, declared: Declared, level: float) -> Finding:
         judge, gold = judge_all, gold_all
     if min(judge.size, gold.size) < 2:
         return cannot_tell("HACKING", f"{gold.size} rows with gold", fix="score gold at several steps")
+    if np.array_equal(judge.values, gold.values):
+        return cannot_tell("HACKING", f"{view.gold_name or 'gold'} is the judge's own score", fix="another --gold")
     t = t_limit(level / 4, max(1, min(judge.size, gold.size) // 2)) if gold.size >= FEWEST else math.inf
     up, up_se, dj = _change(judge)
     moved, moved_se, dg = _change(gold)
@@ -97,7 +99,13 @@ def hacking(view: LogView, declared: Declared, level: float) -> Finding:
     if rises and moved + t * moved_se < 0 and -moved > FLAT * up * scale:
         evidence["shape"] = "judge up, gold down"
         return problem("HACKING", f"{text}: judge up, gold down", evidence=evidence, causes=causes, fix=fix)
-    if rises and moved + t * moved_se < FLAT * up * scale:
+    needed = FLAT * up * scale
+    room = 1.0 - float(gold.window(0.0, 0.2).mean()) if _width(gold) == 1.0 else math.inf
+    evidence["room"] = room
+    if rises and moved + t * moved_se < needed and room < 2 * needed:
+        message = f"{text}: gold is at its ceiling and could not have risen"
+        return cannot_tell("HACKING", message, evidence=evidence, fix="a harder measure of quality")
+    if rises and moved + t * moved_se < needed:
         evidence["shape"] = "judge gain without gold gain"
         return problem("HACKING", f"{text}: judge gain without gold gain", evidence=evidence, causes=causes, fix=fix)
     if up > 2 * up_se and not moved > 2 * moved_se:

@@ -66,6 +66,10 @@ def gradient_of_log(view: LogView, declared: Declared, level: float) -> Finding:
             "GRADIENT", f"the log does not say the {missing}", fix="give --config with estimator and placement"
         )
     found = judge_term(cast("Estimator", estimator), cast("Placement", place))
+    if view.trainer == "nemo-rl" and place == "loss" and view.settings.placement is None and found.status == "problem":
+        message = f"{estimator} in the loss has no pull in NeMo-RL before PR 2506 (May 2026), and the right one since"
+        fix = "look up the release; k3 pulls in both"
+        return cannot_tell("GRADIENT", message, evidence=found.evidence, fix=fix)
     if view.trainer != "trl-grpo" or estimator != "k3" or view.settings.placement is not None:
         return found
     ratio, by_default = _bias_correction(view)

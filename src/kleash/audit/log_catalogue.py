@@ -10,13 +10,13 @@ import numpy as np
 
 from kleash.audit import coefficient_log, dynamics, judged, linter, log_values, placement, units_log, upgrades
 from kleash.audit.evidence import FAMILY_LEVEL
-from kleash.audit.findings import Finding
+from kleash.audit.findings import Finding, cannot_tell
 
 if TYPE_CHECKING:
     from kleash.audit.declared import Declared
     from kleash.audit.logview import LogView
 
-__all__ = ["LOG_CHECKS", "LOG_NEEDS", "LogCheck", "facts_of", "run_log_checks"]
+__all__ = ["LOG_CHECKS", "LOG_NEEDS", "SEVERAL_RUNS", "LogCheck", "facts_of", "run_log_checks"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,21 +58,13 @@ LOG_NEEDS: dict[str, tuple[str, Callable[[LogView], bool]]] = {
     ),
     "endings": (
         "a count of end tokens or of cut answers",
-        lambda v: (
-            v.key(
-                "val/num_eos_tokens",
-                "completions/clipped_ratio",
-                "response_length/clip_ratio",
-                "rollout/truncated_ratio",
-                "truncated_rate",
-            )
-            is not None
-        ),
+        lambda v: v.key("val/num_eos_tokens", *log_values.CUT) is not None,
     ),
     "agreement": (
         "a column with the agreement of judge and gold within prompts",
         lambda v: any(judged.AGREEMENT.search(k) and "pooled" not in k.lower() for k in v.log.raw),
     ),
+    "runs": ("two runs of one trainer with known coefficients", lambda v: False),
     "moves": ("a KL, or a DPO loss", lambda v: v.kl is not None or v.trainer == "trl-dpo"),
 }
 
@@ -137,7 +129,7 @@ LOG_CHECKS: tuple[LogCheck, ...] = (
         code="KL_NEGATIVE",
         asks="Is the KL negative beyond chance?",
         needs=("kl",),
-        rule="Markov bound on the sum over rows, exact level",
+        rule="Markov bound on the sum over rows, exact level; k3 by more than rounding",
         run=log_values.kl_negative,
         chance=True,
     ),
@@ -152,7 +144,7 @@ LOG_CHECKS: tuple[LogCheck, ...] = (
         code="STEP0_KL",
         asks="Is the policy its reference at the start?",
         needs=("kl",),
-        rule="first row above 0.02 nats per token",
+        rule="first row, of step 0 or 1, above 0.02 nats per token",
         run=log_values.step0_kl,
     ),
     LogCheck(
@@ -212,7 +204,7 @@ LOG_CHECKS: tuple[LogCheck, ...] = (
         code="ZERO_VARIANCE",
         asks="Is the KL the only gradient?",
         needs=("advantages",),
-        rule="in most groups of the last half",
+        rule="in most groups of the last half, where there is a KL",
         run=log_values.advantages,
     ),
     LogCheck(
@@ -226,7 +218,7 @@ LOG_CHECKS: tuple[LogCheck, ...] = (
         code="TRUNCATION",
         asks="How much of the mass can the sampler reach?",
         needs=("ratio",),
-        rule="mean importance ratio below .99 (t limit)",
+        rule="mean importance ratio below .99 (t limit), none near the cap",
         run=log_values.kept_mass,
         chance=True,
     ),
@@ -245,6 +237,18 @@ LOG_CHECKS: tuple[LogCheck, ...] = (
         run=upgrades.upgrade,
     ),
 )
+
+
+SEVERAL_RUNS: tuple[LogCheck, ...] = (
+    LogCheck(
+        code="SWEEP",
+        asks="Does the KL fall as the coefficient rises?",
+        needs=("kl", "runs"),
+        rule="it rises by half and four times its noise, up to the shorter run's last step",
+        run=lambda view, declared, level: cannot_tell("SWEEP", "one run"),
+    ),
+)
+"""Checks of several runs together (`kleash.audit.log_frontier`), here for the catalogue."""
 
 
 @np.errstate(divide="ignore", invalid="ignore", over="ignore")
@@ -276,7 +280,7 @@ def facts_of(view: LogView) -> dict[str, Any]:
         "placement": where,
         "estimator": None if where == "none" else estimator,
         "coefficient": coefficient_log.facts_of_coefficient(view),
-        "logged_kl_unit": None if kl is None else kl.spec.unit,
+        "logged_kl_unit": kl.spec.unit if kl is not None and kl.unit_known else None,
         "penalty_kl_unit": units_log.penalty_unit(view),
         "effective_beta": None,
         "run": view.log.run,

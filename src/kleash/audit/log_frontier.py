@@ -10,13 +10,14 @@ import numpy as np
 
 from kleash.audit.coefficient_log import facts_of_coefficient
 from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
+from kleash.audit.logview import Series
 from kleash.audit.placement import placed
 from kleash.frontier import Estimates, Frontier
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kleash.audit.logview import LogView, Series
+    from kleash.audit.logview import LogView
 
     Floats = NDArray[np.float64]
 
@@ -50,6 +51,12 @@ def _end(x: Series) -> tuple[float, float]:
     last = x.window(1 - SHARE, 1.0)
     error = x.noise() / math.sqrt(last.size) if x.size > 2 else math.nan
     return float(last.mean()), error
+
+
+def _until(x: Series, step: float) -> Series:
+    """The rows up to a step: runs of unlike length are compared where the shorter one ends."""
+    keep = x.step <= step
+    return Series(rows=x.rows[keep], step=x.step[keep], segment=x.segment[keep], values=x.values[keep])
 
 
 def _start(x: Series) -> tuple[float, float]:
@@ -126,7 +133,8 @@ def sweep(views: list[LogView]) -> list[tuple[LogView, Finding]]:
     """Does the KL fall as the coefficient rises? One finding about the runs of a trainer, on the run that stands out.
 
     ``problem``: a run with the larger coefficient (by a factor of 1.5 or more) has a KL that is larger by half and by
-    four times the noise of both. ``cannot-tell``: the judge's score is the same at every coefficient.
+    four times the noise of both, each up to the last step of the shorter run. ``cannot-tell``: the judge's score is the
+    same at every coefficient.
     """
     found: list[tuple[LogView, Finding]] = []
     for trainer in sorted({v.trainer for v in views}):
@@ -144,7 +152,8 @@ def sweep(views: list[LogView]) -> list[tuple[LogView, Finding]]:
         worst = None
         for i, j in pairwise(range(len(mine))):
             (b0, _), (b1, view) = mine[i], mine[j]
-            (k0, s0), (k1, s1) = ends[i], ends[j]
+            last = min(float(mine[k][1].kl_series.step.max()) for k in (i, j))
+            (k0, s0), (k1, s1) = (_end(_until(mine[k][1].kl_series, last)) for k in (i, j))
             noise = math.hypot(s0, s1)
             if b1 >= 1.5 * b0 and k1 > 1.5 * k0 and k1 - k0 > 4 * noise and math.isfinite(noise):
                 worst = (view, f"KL {number(k0)} at {number(b0)}, {number(k1)} at {number(b1)}")

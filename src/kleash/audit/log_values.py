@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kleash.audit.evidence import SCORING_NOISE, mean_and_se, t_limit
 from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
+from kleash.audit.placement import placed
 
 if TYPE_CHECKING:
     from kleash.audit.declared import Declared
@@ -17,11 +19,23 @@ if TYPE_CHECKING:
 __all__ = ["advantages", "endings", "kept_mass", "kl_negative", "kl_zero", "non_finite", "sampler", "step0_kl"]
 
 WATCHED = ("loss", "kl", "grad_norm", "reward", "score", "entropy", "ratio")
+ONE_REWARD = re.compile(r"(?:train/|eval/|eval_)?rewards/(?!chosen|rejected|margins|accuracies)")
+SPREADS = ("/std", "_std", "_var", "/var")
 STEP0_PER_TOKEN = 0.02
 """Nats per token that the first row may show. Ours: scoring noise of 0.05 gives 0.00125, one update little more;
 .03 was called too large for a 4B model (PrimeIntellect-ai/prime-rl issue 2671)."""
 STEP0_PER_ANSWER = 1.0
+FLOAT32, BFLOAT16 = 2.0**-22, 2.0**-8
+"""How far below 0 the k3 of a token, exp(x) - x - 1, may come out: the spacing of the numbers near 1, four units of it
+in float32 (a batch of 2,000 tokens gave -7e-10)."""
 LN2_MARGIN = 5e-4
+NEAR_CAP = 2.0
+"""A largest ratio above this, in a tenth of the rows, means that the cap of 3 may have been reached. Ours: a token's
+ratio is exp(.477) = 1.6 at most in trl issue 6789."""
+CUT = ("completions/clipped_ratio", "response_length/clip_ratio", "rollout/truncated_ratio", "rollout/truncated_rate")
+"""Share of answers cut at the limit, as TRL, verl, slime and OpenRLHF call it."""
+TOKEN_MEANS = ("trl-grpo", "trl-rloo", "nemo-rl")
+"""Trainers whose KL per token is a mean over all tokens of a batch, not one over answers of their own means."""
 MISMATCH = {
     "token_mult_prob_error": (1.05, "NeMo-RL's own guidance: about 1.0, suspicious above 1.05"),
     "gen_kl_error": (0.01, "NeMo-RL's guidance is 1e-3; tinker-feedback issue 22 alarms at .01"),
@@ -35,11 +49,17 @@ MISMATCH = {
 
 
 def non_finite(view: LogView, declared: Declared, level: float) -> Finding:
-    """Is every loss, KL, gradient norm and reward a number? ``problem``: one is not; no chance involved."""
+    """Is every loss, KL, gradient norm and reward a number? ``problem``: one is not; no chance involved.
+
+    A single reward function may be ``nan``: earlier TRL writes that where it applied to no answer of a batch. So may a
+    spread, which one value does not have.
+    """
     bad: dict[str, list[int]] = {}
     for key, values in view.log.raw.items():
         last = key.lower()
         if not any(word in last for word in WATCHED):
+            continue
+        if ONE_REWARD.match(last) or last.endswith(SPREADS):
             continue
         rows = {int(i) for i in np.flatnonzero(np.isinf(values))} | set(view.log.undefined.get(key, ()))
         if rows:
@@ -65,9 +85,17 @@ def non_finite(view: LogView, declared: Declared, level: float) -> Finding:
 def kl_negative(view: LogView, declared: Declared, level: float) -> Finding:
     """The KL is negative beyond chance.
 
-    ``problem``: k2 or k3 below 0 at all; k1 that sums over the rows to less than ``log(level)``. For honest samples
-    ``exp(-mean log ratio)`` of a batch has mean at most 1 (Markov, Jensen), and so has the product over rows, whatever
-    the batch size; scoring noise of 0.05 nats per token is granted.
+    ``problem``: k2 or k3 below 0 by more than rounding; k1 that sums over the rows to less than ``log(level)``. For
+    honest samples ``exp(-mean log ratio)`` of a batch has mean at most 1 (Markov, Jensen), and so has the product over
+    rows, whatever the batch size; scoring noise of 0.05 nats per token is granted.
+
+    Notes
+    -----
+    That holds for sums over answers, and for means over all tokens of a batch times the mean length. The mean of
+    answers' own token means (verl in the reward, OpenRLHF, slime) may be negative in an honest run: where short answers
+    become rare, each has a negative log ratio that counts as much as the small positive ones of long answers. With
+    ``E exp(-m; m < 0) <= 1`` its ``exp(-m)`` has a mean of at most 2, which is the bound then; what is negative and
+    inside it is ``cannot-tell``.
     """
     kl = view.kl
     assert kl is not None
@@ -81,7 +109,15 @@ def kl_negative(view: LogView, declared: Declared, level: float) -> Finding:
     )
     fix = "dump logp and ref_logp of sampled tokens and check them: kleash check rollouts.jsonl"
     if kl.spec.estimator in ("k2", "k3", "full"):
-        if x.min() < -grant:
+        rounding = (BFLOAT16, FLOAT32) if kl.spec.estimator == "k3" else (0.0, 0.0)
+        evidence |= {"rounding": rounding[1] + grant}
+        if -rounding[0] - grant <= x.min() < -rounding[1] - grant:
+            text = (
+                f"{kl.key} is {number(float(x.min()))} at the least: exp(x) - x - 1 in bfloat16, or k1 under this name"
+            )
+            fix = "score in float32; the trainer's estimator option says which it is"
+            return cannot_tell("KL_NEGATIVE", text, evidence=evidence, fix=fix)
+        if x.min() < -rounding[0] - grant:
             return problem(
                 "KL_NEGATIVE",
                 f"{kl.key} is {number(float(x.min()))}, which {kl.spec.estimator} cannot be",
@@ -89,7 +125,8 @@ def kl_negative(view: LogView, declared: Declared, level: float) -> Finding:
                 causes=("another estimator, k1, is logged", *causes),
                 fix=fix,
             )
-        return ok("KL_NEGATIVE", f"{kl.key} is never below 0", evidence=evidence)
+        below = "never below 0" if x.min() >= 0 else f"{number(float(x.min()))} at the least: 0 in float32"
+        return ok("KL_NEGATIVE", f"{kl.key} is {below}", evidence=evidence)
     answers = view.per_answer
     if not answers.size:
         answers = view.kl_series  # per token, at least one token each: a weaker test of the same hypothesis
@@ -97,7 +134,17 @@ def kl_negative(view: LogView, declared: Declared, level: float) -> Finding:
     tokens = np.ones(answers.size) if length is None else np.asarray(length)[answers.rows]
     total = float((answers.values - SCORING_NOISE**2 / 2 * np.where(np.isfinite(tokens), tokens, 1.0)).sum()) + grant
     allowed = float((answers.values + SCORING_NOISE**2 / 2 * np.where(np.isfinite(tokens), tokens, 1.0)).sum()) + grant
+    own_means = (kl.spec.unit == "nats per token" or not kl.unit_known) and view.trainer not in TOKEN_MEANS
     evidence |= {"sum": total, "limit": math.log(level), "mean": float(x.mean()), "level": level}
+    least = float(x.sum()) + grant + x.size * (SCORING_NOISE**2 / 2 + math.log(2))
+    if own_means and allowed < math.log(level) <= least:
+        return cannot_tell(
+            "KL_NEGATIVE",
+            f"{kl.key} is {number(float(x.mean()))} in the mean, as a mean of answers' means may be",
+            evidence=evidence,
+            causes=("short answers become rare: each counts as much as a long one", *causes),
+            fix=fix,
+        )
     if allowed < math.log(level):
         return problem(
             "KL_NEGATIVE",
@@ -172,7 +219,8 @@ def _dpo_zero(view: LogView, causes: tuple[str, ...], fix: str) -> Finding:
 def step0_kl(view: LogView, declared: Declared, level: float) -> Finding:
     """Whether the policy is its reference before the first update.
 
-    ``problem``: the first row, of step 0 or 1, has a KL above 0.02 nats per token (1 nat per answer without a length).
+    ``problem``: the first row, of step 0 or 1 (of a plain table: 0), has a KL above 0.02 nats per token (1 nat per
+    answer without a length). A log without steps may begin anywhere: cannot-tell.
     """
     x = view.per_token
     first = float(x.step[0])
@@ -184,6 +232,10 @@ def step0_kl(view: LogView, declared: Declared, level: float) -> Finding:
     if first > 1 or (first == 1 and gap > 5):
         message = f"the first row with a KL is of step {first:g}"
         return cannot_tell("STEP0_KL", message, fix="log the first step", evidence=evidence)
+    if abs(value) > limit and (view.log.numbered or (view.trainer == "table" and first != 0)):
+        first_row = "the log holds no steps" if view.log.numbered else f"step {first:g} of a table may follow updates"
+        message = f"KL {number(value)} {unit} in the first row; {first_row}"
+        return cannot_tell("STEP0_KL", message, fix="log the KL before the first update, as step 0", evidence=evidence)
     if abs(value) > limit:
         return problem(
             "STEP0_KL",
@@ -226,6 +278,8 @@ def advantages(view: LogView, declared: Declared, level: float) -> Finding:
         return cannot_tell("ZERO_VARIANCE", "the log has no share of groups without spread")
     evidence = {"share": share, "source": source}
     found = f"{number(share)} of groups or rows have no advantage ({source})"
+    if share > 0.5 and (view.settings.beta == 0 or placed(view).where == "none"):
+        return ok("ZERO_VARIANCE", f"{found}; no KL moves the weights there either", evidence=evidence)
     if share > 0.5:
         return problem(
             "ZERO_VARIANCE",
@@ -252,9 +306,7 @@ def endings(view: LogView, declared: Declared, level: float) -> Finding:
                 fix="set the end token of tokenizer and generation; allow longer answers",
             )
         return ok("ENDINGS", f"{number(float(x.mean()))} end tokens a row", evidence=evidence)
-    cut = view.raw(
-        "completions/clipped_ratio", "response_length/clip_ratio", "rollout/truncated_ratio", "truncated_rate"
-    )
+    cut = view.raw(*CUT)
     if cut is None or not np.isfinite(cut).any():
         return cannot_tell("ENDINGS", "the log counts neither end tokens nor cut answers")
     share = float(np.nanmedian(cut))
@@ -275,6 +327,12 @@ def kept_mass(view: LogView, declared: Declared, level: float) -> Finding:
 
     An engine that samples from a truncated distribution and reports it renormalised makes the mean of
     policy / sampler the kept mass. ``problem``: below .99 by a t limit over rows (below .9 with fewer than 3 rows).
+
+    Notes
+    -----
+    TRL logs the ratios after it has capped them (``vllm_importance_sampling_clip_max``, 3.0) or set those above to 0,
+    by default for products over whole answers: with noise of .05 a token and 500 tokens a third of the mean is gone,
+    and nothing is wrong. Only where the largest ratio stays away from the cap is the mean that of all ratios.
     """
     key = view.key("sampling/importance_sampling_ratio/mean")
     values = view.raw("sampling/importance_sampling_ratio/mean")
@@ -284,7 +342,17 @@ def kept_mass(view: LogView, declared: Declared, level: float) -> Finding:
         return cannot_tell("TRUNCATION", f"{key} has no number")
     estimate = mean_and_se(x)
     upper = estimate.value + t_limit(level, x.size - 1) * estimate.se if x.size > 2 else estimate.value + 0.09
-    evidence = {"kept_mass": estimate.value, "upper": upper, "rows": int(x.size), "level": level}
+    top = view.raw("sampling/importance_sampling_ratio/max")
+    near = None if top is None else float(np.mean(top[np.isfinite(top)] > NEAR_CAP))
+    evidence = {"kept_mass": estimate.value, "upper": upper, "rows": int(x.size), "level": level, "near_cap": near}
+    if upper < 0.99 and not (near is not None and near < 0.1):
+        seen = "and the log has no largest ratio" if near is None else "with ratios near the cap of 3"
+        return cannot_tell(
+            "TRUNCATION",
+            f"mean importance ratio {number(estimate.value)}, {seen}: those above are left out of the mean",
+            evidence=evidence,
+            fix="raise vllm_importance_sampling_clip_max, or use a token_* mode, where ratios stay near 1",
+        )
     if upper < 0.99:
         return problem(
             "TRUNCATION",

@@ -199,9 +199,9 @@ class LogView:
 
     @cached_property
     def per_answer(self) -> Series:
-        """The main KL in nats per answer; empty where the log has no length to make it from."""
+        """The main KL in nats per answer; empty where the unit is not known or no length is there to make it from."""
         kl = self.kl
-        if kl is None or (kl.spec.unit == "nats per token" and self.log.length is None):
+        if kl is None or not kl.unit_known or (kl.spec.unit == "nats per token" and self.log.length is None):
             return series(self.log, None)
         if kl.spec.unit == "nats per answer":
             return self.kl_series

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from kleash._version import version
-from kleash.audit.findings import STATUSES, Check, Finding
+from kleash.audit.findings import STATUSES, Check, Finding, plain
 
 if TYPE_CHECKING:
     import polars as pl
@@ -39,7 +39,7 @@ class CheckedInput:
             "kind": self.kind,
             "trainer": self.trainer,
             "rows": self.rows,
-            "facts": self.facts,
+            "facts": plain(self.facts),
         }
 
 

@@ -72,6 +72,11 @@ def kl_unit(view: LogView, declared: Declared, level: float) -> Finding:
                         fix=fix,
                         evidence=evidence,
                     )
+    if not kl.unit_known:
+        fix = "say it: columns = { kl_unit = ... } in --config"
+        return cannot_tell(
+            "KL_UNIT", f"the unit of {kl.key} is not known", evidence=evidence | {"logged": None}, fix=fix
+        )
     if penal is None:
         return cannot_tell(
             "KL_UNIT", f"{kl.key} is in {logged}; where the penalty goes is not known", evidence=evidence

@@ -15,7 +15,7 @@ from kleash.cli._output import Format, debug_option, emit, format_option
     "--config",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="TOML, YAML or JSON: beta, reward_min, reward_max, estimator, placement; or a trainer's own.",
+    help="TOML, YAML or JSON: beta, reward_min, reward_max, estimator, placement, columns; or a trainer's own.",
 )
 @click.option("--beta", type=float, help="The coefficient the run is believed to have, reward units per nat.")
 @click.option("--reward-range", type=(float, float), metavar="MIN MAX", help="The scores the judge can give.")
@@ -41,7 +41,7 @@ def check(
     A rollout dump is JSONL (also .gz, or - for stdin) or Parquet, a row per answer: logp and ref_logp, a list each
     with a number per token in nats; optional mask, behavior_logp, entropy, reward, prompt_id, gold, step, probe_id;
     or the sums seq_logp and seq_ref_logp. A training log is what TRL, verl, OpenRLHF, NeMo-RL, slime, open-instruct or
-    trlX write, or a table (CSV, JSONL); a folder may hold several runs. Each check
+    trlX write, or a table (CSV, JSONL; its columns are named in --config); a folder may hold several runs. Each check
     answers ok, problem, cannot-tell or not-run.
 
     Exit code 1 if any check found a problem, 2 for input that cannot be read.

@@ -41,6 +41,9 @@ _TABLE = {
     "kl": ("kl", "kl_mean", "mean_kl"),
 }
 _OLD_GRPO = re.compile(r"completion_length|clip_ratio|rewards/[^/]+")
+_ROUNDING = 1e-4
+"""How far below 0 a batch's k3 may come out in bfloat16, whose numbers near 1 are 2**-8 apart: above the -6e-5 that
+2,000 tokens gave. A k1 that stays above this tells GRPO from RLOO no better."""
 _MOST_WEIGHTS = 6
 _AGAIN = 0.5  # of rows that repeat a step: more is a table of answers, not of steps
 
@@ -73,6 +76,10 @@ def build(rows: Rows, origin: Origin, *, index: int = 0) -> RunLog | None:
         trainer = _grpo_or_rloo(raw, origin.beside, notes)
     seen = detect(raw)
     told = origin.trainer not in (None, "table") and {seen, trainer} != {"trl-grpo", "trl-rloo"}
+    if origin.trainer is not None and seen != trainer and not _has_keys_of(trainer, raw):
+        whose = f"those of {seen}" if seen else ", ".join(list(raw)[:6])
+        text = _checks.message("trainer", expected=f"keys of {trainer}", got=whose, fix="leave --trainer out")
+        raise DataError(text, path=origin.path)
     if told and seen not in (None, trainer):
         notes.append(f"read as {trainer}, as asked; the keys look like those of {seen}")
     common: dict[str, Any] = {
@@ -84,6 +91,7 @@ def build(rows: Rows, origin: Origin, *, index: int = 0) -> RunLog | None:
         "segment": np.array(rows.segments, dtype=np.int64),
         "raw": raw,
         "decimals": _decimals(trainer, rows),
+        "numbered": rows.numbered,
         "undefined": {key: tuple(at) for key, at in rows.undefined.items()},
         "config": config,
         "rows": rows.n,
@@ -92,6 +100,17 @@ def build(rows: Rows, origin: Origin, *, index: int = 0) -> RunLog | None:
     _say(rows, common["step"], common["segment"], notes)
     fields = _table(raw, origin, notes) if trainer == "table" else _known(trainer, raw, config, origin, notes)
     return RunLog(**common, **fields, notes=tuple(notes))
+
+
+def _has_keys_of(trainer: str, raw: Mapping[str, Array]) -> bool:
+    """Whether a log has a reward or a KL under a name that the trainer gives it; any table is a table."""
+    if trainer == "table":
+        return True
+    reader, known = READERS[trainer], names(raw)
+    keys = {*reader.reward, *(key for rule in reader.kl for key in rule.keys), *reader.losses.get("policy", ())}
+    if not reader.kl:
+        keys |= {"rewards/margins", "rewards/chosen", "eval_rewards/margins"}
+    return not keys.isdisjoint(known) or not keys.isdisjoint(key.removeprefix("eval_") for key in known)
 
 
 def _say(rows: Rows, step: Array, segment: Any, notes: list[str]) -> None:
@@ -184,7 +203,7 @@ def _grpo_or_rloo(raw: Mapping[str, Array], beside: Neighbours, notes: list[str]
     if beside.tag in ("grpo", "rloo"):
         return f"trl-{beside.tag}"
     kl = raw.get("kl", raw.get("train/kl"))
-    if kl is not None and np.nanmin(np.append(kl, np.inf)) < 0:
+    if kl is not None and np.nanmin(np.append(kl, np.inf)) < -_ROUNDING:
         notes.append("taken for TRL's RLOO: its `kl` is k1 and falls below 0, where GRPO's k3 cannot")
         return "trl-rloo"
     return "trl-grpo"
@@ -281,7 +300,8 @@ def _table(raw: Mapping[str, Array], origin: Origin, notes: list[str]) -> dict[s
             placement=mapping.get("kl.placement", "unknown"),  # type: ignore[arg-type]
             sampler="unknown",
         )
-        kl = (KLColumn(key=found[0], values=found[1], spec=spec, against=against),)  # type: ignore[arg-type]
+        said = "kl.unit" in mapping
+        kl = (KLColumn(key=found[0], values=found[1], spec=spec, against=against, unit_known=said),)  # type: ignore[arg-type]
         unsaid = [name for name in ("kl.unit", "kl.estimator", "kl.against") if name not in mapping]
         if unsaid:
             notes.append(f"{found[0]}: {', '.join(unsaid)} not said; taken for {spec}, against {against}")
@@ -353,7 +373,7 @@ def unrecognised(path: Path, rows: Sequence[Rows]) -> DataError:
             expected="keys of a trainer (TRL, verl, OpenRLHF, NeMo-RL, slime, open-instruct, trlX) or a row per step "
             "with step and reward or kl",
             got=f"keys {shown}",
-            fix="name the trainer or map the columns",
+            fix="rename columns to step, reward, kl, gold, or map them (columns in --config)",
         ),
         path=path,
     )

@@ -37,6 +37,12 @@ _FLAG = re.compile(
 )
 _DOTTED = re.compile(rf"^\s*({_WORDS}) \.{{3,}} (\S+)")
 _YAML = re.compile(rf"^(\s*)(?:- )?({_WORDS})\s*:\s*(\S.*)?$")
+_WORDY = {"beta", "target", "horizon", "loss_fn", "learning_rate", "kl_penalty"}
+"""Names that a printed answer may hold as well ("let beta=4"): believed only where the line is one of settings."""
+_ALONE = re.compile(rf"""^\s*[{{(]*\s*(?:[\w.]+\.)?['"]?(?:{_WORDS})['"]?\s*[:=]\s*{_VALUE}\s*[,)}}]+\s*$""")
+_COMMAND = re.compile(r"^\s*--|\.py\b|\b(?:python3?|torchrun|accelerate|deepspeed|ray job|trl)\s")
+_OBJECT = re.compile(r"\b\w*(?:Config|Args|Arguments|Namespace|Parameters)\(")
+_SETTINGS = 3
 _HINT = ("kl", "beta", "loss_", "--", "horizon", "adv_estimator", "reward_weights")
 _LONGEST = 50_000
 _SMALL = 1 << 22
@@ -80,10 +86,15 @@ class ConfigScan:
         """Look for settings in one line that is not a row of metrics."""
         if len(text) > _LONGEST or not any(hint in text for hint in _HINT):
             return
-        for quoted, value, bare, given in _SETTING.findall(text):
-            self._put(quoted or bare, value or given)
+        pairs = [(quoted or bare, value or given) for quoted, value, bare, given in _SETTING.findall(text)]
+        listed = len(pairs) >= _SETTINGS or _ALONE.match(text) is not None or _OBJECT.search(text) is not None
+        command = _COMMAND.search(text) is not None
+        for name, value in pairs:
+            if listed or command or name not in _WORDY:
+                self._put(name, value)
         for name, value in _FLAG.findall(text):
-            self._put(name, value or "True")
+            if command or name not in _WORDY:
+                self._put(name, value or "True")
         if (dotted := _DOTTED.match(text)) is not None:
             self._put(dotted[1], dotted[2])
 

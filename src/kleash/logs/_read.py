@@ -32,6 +32,7 @@ __all__ = ["read_logs"]
 
 _SUFFIXES = {".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".log", ".txt", ".out", ".err", ".stdout"}
 _NEVER = {"tokenizer.json", "tokenizer_config.json", "vocab.json", "special_tokens_map.json", "package-lock.json"}
+_BEFORE_HEADER = 6  # lines among which a table's header is looked for
 _DOCUMENT = 1 << 29  # a JSON document is read whole; a log of more than half a gigabyte comes in lines
 
 
@@ -91,10 +92,12 @@ def _folder(folder: Path, trainer: str | None, mapping: Mapping[str, str] | None
     found: list[RunLog] = []
     files = list(_candidates(folder))
     for file in files:
-        try:
-            found += _file(file, trainer, mapping)
-        except DataError:
-            continue  # a folder holds other files too; what is no log is not an error there
+        for who in dict.fromkeys((trainer, None)):  # a folder may hold logs of other trainers too
+            try:
+                found += _file(file, who, mapping)
+                break
+            except DataError:
+                continue  # what is no log is not an error there
     dumps = sorted({p.parent for p in folder.rglob("*.pt") if p.parent.name in ("rollout_data", "train_data")})
     if dumps and not found:
         from kleash.logs.slime_dumps import read_dumps
@@ -147,9 +150,9 @@ def _file(path: Path, trainer: str | None, mapping: Mapping[str, str] | None) ->
         records, splits, said = _document(file)
         notes += said
     if records is None:
-        delimiter = _delimiter(path, text)
-        if delimiter is not None:
-            records = csv_records(file, delimiter, trouble)
+        table = _table_of(path, text)
+        if table is not None:
+            records = csv_records(file, table[0], trouble, skip=table[1])
         else:
             records = text_records(file, config, trouble)
     if mapping is not None:
@@ -241,22 +244,36 @@ def _document(file: LogFile) -> tuple[Iterator[Record] | None, bool, list[str]]:
     return records, not state, []
 
 
-def _delimiter(path: Path, text: str) -> str | None:
-    """The delimiter of a table with a header, or None if this is no table."""
-    header = text.split("\n", 1)[0].strip()
-    if header.startswith(("{", "[")) or "step:" in header:
-        return None
+def _table_of(path: Path, text: str) -> tuple[str, int] | None:
+    """The delimiter of a table with a header and how many lines stand before that, or None if this is no table.
+
+    Before the header may stand comments (``#``), the ``sep=;`` of spreadsheets and in a .csv or .tsv a title.
+    """
     suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
-    if suffix == ".csv" and not any(d in header for d in ",;\t"):
+    lines = [line.strip() for line in text.split("\n") if line.strip()][:_BEFORE_HEADER]
+    first = next((i for i, line in enumerate(lines) if not line.startswith(("#", "sep=", '"sep='))), None)
+    if first is None:
+        return None
+    if suffix in (".csv", ".tsv"):
+        for skip in range(first, len(lines)):
+            if (found := _delimiter(lines[skip], named=False)) is not None:
+                return found, skip
+    found = _delimiter(lines[first], named=suffix in (".csv", ".tsv"))
+    return None if found is None else (found, first)
+
+
+def _delimiter(header: str, *, named: bool) -> str | None:
+    """What separates the names of a header, one of them a step's unless the file is named as a table."""
+    if header.startswith(("{", "[")) or "step:" in header:
         return None
     for delimiter in (",", "\t", ";"):
         cells = [cell.strip().strip('"') for cell in header.split(delimiter)]
         if len(cells) < 2:
             continue
-        named = sum(bool(cell) and not re.fullmatch(r"[-+.\d eE]+", cell) for cell in cells)
+        words = sum(bool(cell) and not re.fullmatch(r"[-+.\d eE]+", cell) for cell in cells)
         short = all(len(cell) < 200 and "=" not in cell for cell in cells)
         stepped = any(cell.rsplit("/", 1)[-1].lower() in ("step", "_step", "global_step") for cell in cells)
-        if suffix in (".csv", ".tsv") or (stepped and named >= len(cells) - 1 and short):
+        if named or (stepped and words >= len(cells) - 1 and short):
             return delimiter
     return None
 

@@ -42,6 +42,7 @@ STEP_KEYS = (
 )
 RUN_KEYS = ("run", "run_id", "run_name", "experiment_name", "experiment")
 
+_NESTED = 100  # objects inside one row: the row behind a broken one begins among the last so many
 _OPEN = {"data", "metrics", "logs", "values", "_data"}  # wrappers whose name is no part of a key
 _STEP_LINE = re.compile(r"step:(\d+)(?= - | *$)")
 _DICT = re.compile(r"\{[^{}]*\}")
@@ -167,15 +168,15 @@ def _braces(line: Line, trouble: Trouble) -> Iterator[Record]:
 def _after_a_crash(line: Line, text: str, trouble: Trouble) -> Iterator[Record]:
     """A JSON row that was cut off, and the whole one that the next process wrote behind it."""
     trouble.skip(line)
-    for at in range(1, len(text)):
-        if text.startswith('{"', at):
-            try:
-                row = json.loads(text[at:])
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(row, dict) and any(key in row for key in STEP_KEYS):
-                yield from row_records(row, line=line.number)
-                return
+    starts = [match.start() for match in re.finditer(r'(?!^)\{"', text)]
+    for at in starts[-_NESTED:]:
+        try:
+            row = json.loads(text[at:])
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict) and any(key in row for key in STEP_KEYS):
+            yield from row_records(row, line=line.number)
+            return
 
 
 def _is_metrics(values: Values) -> bool:
@@ -246,7 +247,7 @@ def _float(item: float) -> float:
     try:
         return float(item)
     except OverflowError:  # an integer of more than 308 digits
-        return math.copysign(math.inf, item)
+        return math.inf if item > 0 else -math.inf
 
 
 def _scalar(item: Any) -> bool:
@@ -285,17 +286,23 @@ def salvaged_rows(text: str) -> list[dict[str, Any]]:
 
 # -------------------------------------------------------------------------------------------------------------- CSV
 
+_COMMA = re.compile(r"\s*[-+]?\d*,\d+(?:[eE][-+]?\d+)?\s*")
 _WANDB = re.compile(r"^(.+) - (.+?)(__MIN|__MAX)?$")
 
 
-def csv_records(file: LogFile, delimiter: str, trouble: Trouble) -> Iterator[Record]:
-    """Rows of a table with a header. ``name - key`` headers, as the wandb page exports them, are a run each."""
+def csv_records(file: LogFile, delimiter: str, trouble: Trouble, *, skip: int = 0) -> Iterator[Record]:
+    """Rows of a table with a header. ``name - key`` headers, as the wandb page exports them, are a run each.
+
+    ``skip`` lines stand before the header. Between semicolons ``0,5`` is a half.
+    """
+    comma = delimiter == ";"
     last: list[Line] = []
 
     def texts() -> Iterator[str]:
-        for line in lines(file):
+        for index, line in enumerate(lines(file)):
             last[:] = [line]
-            yield line.text + "\n"
+            if index >= skip:
+                yield line.text + "\n"
 
     limit = csv.field_size_limit(2**31 - 1)
     try:
@@ -309,13 +316,13 @@ def csv_records(file: LogFile, delimiter: str, trouble: Trouble) -> Iterator[Rec
             if len(cells) < len(header):
                 trouble.skip(last[0])
             elif not named:
-                yield from row_records(_cells(zip(header, cells, strict=False)), line=last[0].number)
+                yield from row_records(_cells(zip(header, cells, strict=False), comma=comma), line=last[0].number)
             else:
-                shared = _cells((name, cells[i]) for i, name in enumerate(header) if i not in named)
+                shared = _cells(((n, cells[i]) for i, n in enumerate(header) if i not in named), comma=comma)
                 runs: dict[str, dict[str, str]] = {}
                 for i, m in named.items():
                     if m[3] is None and cells[i].strip():
-                        runs.setdefault(m[1], {})[m[2]] = cells[i]
+                        runs.setdefault(m[1], {})[m[2]] = _point(cells[i]) if comma else cells[i]
                 for run, row in runs.items():
                     yield from row_records({**shared, **row, "run": run}, line=last[0].number)
     except csv.Error as error:
@@ -324,5 +331,10 @@ def csv_records(file: LogFile, delimiter: str, trouble: Trouble) -> Iterator[Rec
         csv.field_size_limit(limit)
 
 
-def _cells(pairs: Any) -> dict[str, str | None]:
-    return {name: cell if cell.strip() else None for name, cell in pairs if name}
+def _cells(pairs: Any, *, comma: bool) -> dict[str, str | None]:
+    return {name: (_point(cell) if comma else cell) if cell.strip() else None for name, cell in pairs if name}
+
+
+def _point(cell: str) -> str:
+    """A number with a decimal comma, with a point; anything else as it stands."""
+    return cell.replace(",", ".") if _COMMA.fullmatch(cell) else cell

@@ -53,6 +53,8 @@ class KLColumn:
         policy before and after an update (``old-policy``) says nothing about the leash.
     transform
         What was done to the logged numbers, empty if nothing.
+    unit_known
+        False where the unit of ``spec`` is a guess: a plain table whose owner has not said it.
     """
 
     key: str
@@ -60,6 +62,7 @@ class KLColumn:
     spec: KLSpec
     against: Against
     transform: str = ""
+    unit_known: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +99,8 @@ class RunLog:
         Every numeric key as it stands in the log, ``eval_`` keys among them.
     decimals
         Digits behind the point in the source, for each key of ``raw``; -1 is full precision.
+    numbered
+        Whether the log holds no steps and its rows were counted: the first one need not be the first of the run.
     undefined
         Rows in which the log prints ``nan`` under a key; in ``raw`` these are NaN like those it does not mention.
     config
@@ -126,6 +131,7 @@ class RunLog:
     losses: dict[str, Array] = field(default_factory=dict)
     raw: dict[str, Array] = field(default_factory=dict)
     decimals: dict[str, int] = field(default_factory=dict)
+    numbered: bool = False
     undefined: dict[str, tuple[int, ...]] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
