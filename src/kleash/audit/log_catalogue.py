@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kleash.audit import coefficient_log, dynamics, judged, linter, log_values, placement, units_log, upgrades
+from kleash.audit import (
+    coefficient_log,
+    dynamics,
+    judged,
+    linter,
+    log_sampler,
+    log_values,
+    placement,
+    units_log,
+    upgrades,
+)
 from kleash.audit.evidence import FAMILY_LEVEL
 from kleash.audit.findings import Finding, cannot_tell
 
@@ -41,7 +51,7 @@ LOG_NEEDS: dict[str, tuple[str, Callable[[LogView], bool]]] = {
         "importance ratios of the sampler",
         lambda v: v.key("sampling/importance_sampling_ratio/mean") is not None,
     ),
-    "mismatch": ("a measure of sampler against trainer", lambda v: v.key(*log_values.MISMATCH) is not None),
+    "mismatch": ("a measure of sampler against trainer", lambda v: v.key(*log_sampler.MISMATCH) is not None),
     "advantages": (
         "advantages, or the share of groups without spread",
         lambda v: (
@@ -58,7 +68,7 @@ LOG_NEEDS: dict[str, tuple[str, Callable[[LogView], bool]]] = {
     ),
     "endings": (
         "a count of end tokens or of cut answers",
-        lambda v: v.key("val/num_eos_tokens", *log_values.CUT) is not None,
+        lambda v: v.key("val/num_eos_tokens", *log_sampler.CUT) is not None,
     ),
     "agreement": (
         "a column with the agreement of judge and gold within prompts",
@@ -212,14 +222,14 @@ LOG_CHECKS: tuple[LogCheck, ...] = (
         asks="Do answers end?",
         needs=("endings",),
         rule="no end token; 95 % cut at the limit",
-        run=log_values.endings,
+        run=log_sampler.endings,
     ),
     LogCheck(
         code="TRUNCATION",
         asks="How much of the mass can the sampler reach?",
         needs=("ratio",),
         rule="mean importance ratio below .99 (t limit), none near the cap",
-        run=log_values.kept_mass,
+        run=log_sampler.kept_mass,
         chance=True,
     ),
     LogCheck(
@@ -227,7 +237,7 @@ LOG_CHECKS: tuple[LogCheck, ...] = (
         asks="Do sampler and trainer agree?",
         needs=("mismatch",),
         rule="median row above the source's limit",
-        run=log_values.sampler,
+        run=log_sampler.sampler,
     ),
     LogCheck(
         code="UPGRADE",

@@ -1,0 +1,135 @@
+"""Does the sampler draw what the trainer scores? What trainers log of their engine: ends, kept mass, mismatch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kleash.audit.evidence import mean_and_se, t_limit
+from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
+
+if TYPE_CHECKING:
+    from kleash.audit.declared import Declared
+    from kleash.audit.logview import LogView
+
+__all__ = ["CUT", "MISMATCH", "endings", "kept_mass", "sampler"]
+
+NEAR_CAP = 2.0
+"""A largest ratio above this, in a tenth of the rows, means that the cap of 3 may have been reached. Ours: a token's
+ratio is exp(.477) = 1.6 at most in trl issue 6789."""
+CUT = ("completions/clipped_ratio", "response_length/clip_ratio", "rollout/truncated_ratio", "rollout/truncated_rate")
+"""Share of answers cut at the limit, as TRL, verl, slime and OpenRLHF call it."""
+MISMATCH = {
+    "token_mult_prob_error": (1.05, "NeMo-RL's own guidance: about 1.0, suspicious above 1.05"),
+    "gen_kl_error": (0.01, "NeMo-RL's guidance is 1e-3; tinker-feedback issue 22 alarms at .01"),
+    "train_rollout_logprob_abs_diff": (0.1, "twice the .0499 of bfloat16 kernels (trl issue 6789)"),
+    "sampling/sampling_logp_difference/mean": (0.1, "twice the .0499 of bfloat16 kernels (trl issue 6789)"),
+    "debug/vllm_vs_local_logprob_diff_mean": (0.1, "twice the .0499 of bfloat16 kernels (trl issue 6789)"),
+    "rollout_corr/kl": (0.01, "tinker-feedback issue 22 alarms at .01"),
+    "vllm_kl": (0.01, "tinker-feedback issue 22 alarms at .01"),
+}
+"""Engine against trainer: the median row may show this much."""
+
+
+def endings(view: LogView, declared: Declared, level: float) -> Finding:
+    """Do answers end? ``problem``: no end token in any row, or 95 % of answers cut at the limit in the median row."""
+    ends = view.raw("val/num_eos_tokens")
+    if ends is not None and np.isfinite(ends).any():
+        x = ends[np.isfinite(ends)]
+        evidence = {"end_tokens": float(x.sum()), "rows": int(x.size)}
+        if not x.any():
+            return problem(
+                "ENDINGS",
+                f"no answer of {x.size} rows ends: num_eos_tokens is 0",
+                evidence=evidence,
+                causes=("the end token is not the one the trainer looks for", "the response length is too short"),
+                fix="set the end token of tokenizer and generation; allow longer answers",
+            )
+        return ok("ENDINGS", f"{number(float(x.mean()))} end tokens a row", evidence=evidence)
+    cut = view.raw(*CUT)
+    if cut is None or not np.isfinite(cut).any():
+        return cannot_tell("ENDINGS", "the log counts neither end tokens nor cut answers")
+    share = float(np.nanmedian(cut))
+    evidence = {"cut": share}
+    if share > 0.95:
+        return problem(
+            "ENDINGS",
+            f"{number(100 * share)} % of answers are cut at the limit",
+            evidence=evidence,
+            causes=("the limit is too short", "the end token is suppressed or unknown"),
+            fix="allow longer answers, check the end token",
+        )
+    return ok("ENDINGS", f"{number(100 * share)} % of answers are cut at the limit", evidence=evidence)
+
+
+def kept_mass(view: LogView, declared: Declared, level: float) -> Finding:
+    """How much of the policy's mass can the sampler reach? The mean importance ratio is that mass.
+
+    An engine that samples from a truncated distribution and reports it renormalised makes the mean of
+    policy / sampler the kept mass. ``problem``: below .99 by a t limit over rows (below .9 with fewer than 3 rows).
+
+    Notes
+    -----
+    TRL logs the ratios after it has capped them (``vllm_importance_sampling_clip_max``, 3.0) or set those above to 0,
+    by default for products over whole answers: with noise of .05 a token and 500 tokens a third of the mean is gone,
+    and nothing is wrong. Only where the largest ratio stays away from the cap is the mean that of all ratios.
+    """
+    key = view.key("sampling/importance_sampling_ratio/mean")
+    values = view.raw("sampling/importance_sampling_ratio/mean")
+    assert values is not None
+    x = values[np.isfinite(values)]
+    if not x.size:
+        return cannot_tell("TRUNCATION", f"{key} has no number")
+    estimate = mean_and_se(x)
+    upper = estimate.value + t_limit(level, x.size - 1) * estimate.se if x.size > 2 else estimate.value + 0.09
+    top = view.raw("sampling/importance_sampling_ratio/max")
+    near = None if top is None else float(np.mean(top[np.isfinite(top)] > NEAR_CAP))
+    evidence = {"kept_mass": estimate.value, "upper": upper, "rows": int(x.size), "level": level, "near_cap": near}
+    if upper < 0.99 and not (near is not None and near < 0.1):
+        seen = "and the log has no largest ratio" if near is None else "with ratios near the cap of 3"
+        return cannot_tell(
+            "TRUNCATION",
+            f"mean importance ratio {number(estimate.value)}, {seen}: those above are left out of the mean",
+            evidence=evidence,
+            fix="raise vllm_importance_sampling_clip_max, or use a token_* mode, where ratios stay near 1",
+        )
+    if upper < 0.99:
+        return problem(
+            "TRUNCATION",
+            f"mean importance ratio {number(estimate.value)}: the sampler keeps that share of the mass",
+            evidence=evidence,
+            causes=(
+                "top-p, top-k or min-p while sampling, with renormalised log-probabilities",
+                "ratios are cut off before they are averaged",
+            ),
+            fix="sample at top_p 1, top_k off; or score with the same truncation",
+        )
+    return ok("TRUNCATION", f"mean importance ratio {number(estimate.value)}", evidence=evidence)
+
+
+def sampler(view: LogView, declared: Declared, level: float) -> Finding:
+    """Do sampler and trainer agree? ``problem``: the median row is above the limit that its source gives."""
+    found = []
+    for name, (limit, source) in MISMATCH.items():
+        values = view.raw(name)
+        if values is not None and np.isfinite(values).any():
+            found.append((float(np.nanmedian(np.abs(values))), limit, name, source))
+    if not found:
+        return cannot_tell("SAMPLER", "the log has no measure of it")
+    value, limit, name, source = max(found, key=lambda row: row[0] / row[1])
+    evidence = {"key": name, "median": value, "limit": limit, "limit_from": source}
+    text = f"{name} is {number(value)} in the median row, limit {number(limit)}"
+    if value > limit:
+        return problem(
+            "SAMPLER",
+            text,
+            evidence=evidence,
+            causes=(
+                "the engine holds other weights or another precision",
+                "temperature or top-p on one side only",
+                "routing of experts differs between engine and trainer",
+            ),
+            fix="score one batch with both at learning rate 0; correct with importance ratios until they agree",
+        )
+    return ok("SAMPLER", text, evidence=evidence)
