@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import kleash
+from kleash.report.animation import animate
+from kleash.report.play import play_page
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "pictures"
@@ -17,6 +19,7 @@ FLAGS = (
     "--no-sandbox",
     "--disable-gpu",
     "--disable-dev-shm-usage",
+    "--disable-background-networking",
     "--no-first-run",
     "--hide-scrollbars",
 )
@@ -33,8 +36,11 @@ def report() -> str:
     return kleash.report_page([result], title="Word problems, scored by a language model")
 
 
-PAGES: dict[str, tuple[Callable[[], str], int, int]] = {"report": (report, 1100, 1720)}
-"""Name of the picture -> what makes its page, and the width and height in pixels that are shown."""
+PAGES: dict[str, tuple[Callable[[], str], str, int, str]] = {
+    "report": (report, "", 1100, "section[aria-labelledby=h-charts]"),
+    "play": (play_page, "#beta=7.25&oversalt=0.0005", 1280, ".show"),
+}
+"""Name of the picture -> what makes its page, the setting in its address, width in pixels, what it ends with."""
 
 
 def browser() -> Any:
@@ -50,16 +56,21 @@ def browser() -> Any:
 
 def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
+    animate(FOLDER / "leash.gif")
+    print(FOLDER / "leash.gif")
     driver = browser()
     try:
         with tempfile.TemporaryDirectory() as folder:
-            for name, (make, width, height) in PAGES.items():
+            for name, (make, setting, width, last) in PAGES.items():
                 page = Path(folder) / f"{name}.html"
                 page.write_text(make(), encoding="utf-8")
-                size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+                size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
                 driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-                driver.get(page.as_uri())
-                shot = driver.execute_cdp_cmd("Page.captureScreenshot", {})
+                driver.get(page.as_uri() + setting)
+                end = "return document.querySelector(arguments[0]).getBoundingClientRect().bottom"
+                clip = {"x": 0, "y": 0, "width": width, "height": driver.execute_script(end, last) + 16, "scale": 1}
+                whole = {"captureBeyondViewport": True, "clip": clip}
+                shot = driver.execute_cdp_cmd("Page.captureScreenshot", whole)
                 (FOLDER / f"{name}.png").write_bytes(base64.b64decode(shot["data"]))
                 print(FOLDER / f"{name}.png")
     finally:

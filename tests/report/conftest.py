@@ -3,22 +3,14 @@ import json
 from pathlib import Path
 
 import pytest
+from hard_cases import HOSTILE, hostile_source
+from screens import CHROMIUM, DRIVER, show_page, start_browser
 
 import kleash
+from kleash.report.page import report_page
+from kleash.report.sources import read_sources, source_of
 
 ROOT = Path(__file__).parents[2]
-CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
-FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-    "--hide-scrollbars",
-)
 
 
 @pytest.fixture(scope="session")
@@ -76,54 +68,50 @@ def finding(code, status, message):
     }
 
 
+@pytest.fixture
+def no_charts(monkeypatch):
+    """Pages without charts, which take nearly all of the time that a page takes: for tests of the rest."""
+    monkeypatch.setattr("kleash.report.page._figures", lambda listed, tables: [])
+
+
+@pytest.fixture(scope="session")
+def run_page(files):
+    """The page of a run, as the command makes it."""
+    return report_page(read_sources([files["run"]]), command="kleash report run -o page.html")
+
+
+@pytest.fixture(scope="session")
+def both_page(files):
+    """The page of two sources laid over each other."""
+    return report_page(read_sources([files["forecast_json"], files["sweep_json"]]))
+
+
+@pytest.fixture(scope="session")
+def hostile_page(sweep):
+    """A page in which everything that is not ours is hostile, beside another source."""
+    sources = [hostile_source(sweep), source_of(sweep, name="b")]
+    return report_page(sources, title=HOSTILE[0], command=HOSTILE[1])
+
+
 @pytest.fixture(scope="session")
 def browser():
-    """A function that gives a headless Chromium, one for all tests; ``script=False``: one without JavaScript."""
+    """Headless Chromium, one for all tests."""
     absent = [str(path) for path in (CHROMIUM, DRIVER) if not path.exists()]
     if absent:
         pytest.skip(f"no {' and no '.join(absent)}: apt-get install chromium chromium-driver")
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    drivers = {}
-
-    def get(*, script):
-        if script in drivers:
-            return drivers[script]
-        options = webdriver.ChromeOptions()
-        options.binary_location = str(CHROMIUM)
-        for flag in FLAGS:
-            options.add_argument(flag)
-        if not script:
-            options.add_experimental_option("prefs", {"profile.managed_default_content_settings.javascript": 2})
-        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-        drivers[script] = webdriver.Chrome(options=options, service=Service(str(DRIVER)))
-        return drivers[script]
-
-    yield get
-    for driver in drivers.values():
-        driver.quit()
+    driver = start_browser()
+    yield driver
+    driver.quit()
 
 
 @pytest.fixture
 def open_page(browser, tmp_path):
-    """A function that writes HTML to a file and opens it in headless Chromium with the network off."""
+    """A function that writes HTML to a file and opens it with the network off."""
     count = itertools.count()
 
-    def start(html, *, width=1280, height=900, dark=False, script=True):
-        driver = browser(script=script)
-        driver.get("about:blank")
-        driver.get_log("browser")  # what came before is another test's
-        driver.execute_cdp_cmd("Network.enable", {})
-        offline = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
-        driver.execute_cdp_cmd("Network.emulateNetworkConditions", offline)
-        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
-        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
-        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": scheme})
+    def start(html, **options):
         path = tmp_path / f"page-{next(count)}.html"
         path.write_text(html, encoding="utf-8")
-        driver.get(path.as_uri())
-        return driver
+        return show_page(browser, path, **options)
 
     return start

@@ -20,6 +20,7 @@ HOSTILE = (
     "שלום עולם, مرحبا",
     "line\u2028separator\u2029paragraph",
     "half a pair \ud800",
+    "unseen \u200b\u2060\ufeff\U000e0041 between",
     "x" * 10_000,
     "&lt;b&gt; &amp;",
 )

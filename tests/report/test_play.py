@@ -1,39 +1,26 @@
 """The play page in headless Chromium: its numbers, its verdicts, its drawings, and whether everybody can use it."""
 
-import base64
 import json
 import math
 import re
-import shutil
 import xml.etree.ElementTree as ET
-from pathlib import Path
 
 import numpy as np
 import pytest
+from screens import faults, screenshot, show_page
 
 from kleash import tilt
 from kleash.frontier import exact_frontier
-from kleash.report import dial, play, reading
+from kleash.report import dial, reading
 from kleash.report.play import COURSE, SCENES, play_page, write_play
+from kleash.report.shell import embed_json
 from kleash.window import find_window
 from kleash.worlds import kitchen
 
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
 browser_test = [
     pytest.mark.browser,
-    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="chromium or chromedriver is not installed"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # selenium leaves its pipes to the collector
 ]
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--no-first-run",
-    "--hide-scrollbars",
-)
 
 
 @pytest.fixture(scope="module")
@@ -43,37 +30,14 @@ def page(tmp_path_factory):
     return path
 
 
-@pytest.fixture(scope="module")
-def driver():
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in FLAGS:
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    chrome = webdriver.Chrome(options=options, service=Service(DRIVER))
-    chrome.set_script_timeout(30)
-    yield chrome
-    chrome.quit()
+@pytest.fixture
+def driver(browser):
+    return browser
 
 
-def opened(
-    driver, page, *, width=1280, scheme="light", motion="reduce", unlock=True, script=True, media="", fragment=""
-):
-    features = [
-        {"name": "prefers-color-scheme", "value": scheme},
-        {"name": "prefers-reduced-motion", "value": motion},
-    ]
-    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
-    driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": not script})
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    for log in ("browser", "performance"):
-        driver.get_log(log)
-    driver.get(page.as_uri() + fragment)
-    if unlock and script:
+def opened(driver, page, *, unlock=True, **options):
+    show_page(driver, page, **options)
+    if unlock and options.get("script", True):
         click(driver, "guess-skip")
     return driver
 
@@ -130,7 +94,7 @@ def test_the_page_is_the_same_each_time():
 
 
 def test_the_embedded_data_cannot_end_its_element():
-    assert not set("<>&") & set(play._embedded({"a": "</script><!--&<script>"}))
+    assert not set("<>&") & set(embed_json({"a": "</script><!--&<script>"}))
     data = play_page().split('<script type="application/json" id="data">')[1].split("</script>")[0]
     assert not set("<>&") & set(data)
     world = json.loads(data)["world"]
@@ -338,7 +302,6 @@ class TestInChromium:
         ],
     )
     def test_an_address_may_name_a_setting(self, driver, page, fragment, setting):
-        driver.get("about:blank")
         opened(driver, page, unlock=False, fragment=f"#{fragment}")
         assert by_id(driver, "kitchen").get_property("inert") is (setting is None)
         beta, love, oversalt = setting or (15.0, 1.0, 0.0505)
@@ -391,15 +354,19 @@ class TestInChromium:
     @pytest.mark.parametrize("width", [1280, 390])
     def test_everybody_can_use_it_and_it_has_its_picture_taken(self, driver, page, width, scheme):
         opened(driver, page, width=width, scheme=scheme, unlock=False)
-        assert axe_faults(driver) == []
+        assert faults(driver) == []
         click(driver, "guess-done")
         card = driver.find_element("css selector", ".scene.shown")
         driver.execute_script("arguments[0].click()", card.find_element("css selector", '[data-option="0"]'))
         turned(driver, 7.25, 1.0, 0.0005)
-        assert axe_faults(driver) == []
+        assert faults(driver) == []
         wide = driver.execute_script("return document.documentElement.scrollWidth")
         assert wide <= width
         screenshot(driver, f"play-{scheme}-{width}")
+
+    def test_it_fits_at_twice_the_size(self, driver, page):
+        opened(driver, page, width=640)
+        assert driver.execute_script("return document.documentElement.scrollWidth") <= 640
 
     def test_it_prints_with_every_answer(self, driver, page):
         opened(driver, page, width=794, scheme="dark", media="print", unlock=False)
@@ -407,27 +374,6 @@ class TestInChromium:
         assert all(scene.answer() in text for scene in SCENES)
         assert not by_id(driver, "dials").is_displayed()
         screenshot(driver, "play-print")
-
-
-def axe_faults(driver):
-    """Serious and critical faults that axe-core finds, as rule and place."""
-    import axe_playwright_python
-
-    driver.execute_script((Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8"))
-    found = driver.execute_async_script("axe.run(document).then(arguments[0])")
-    assert len(found["passes"]) > 15
-    return [
-        (rule["id"], node["target"], node.get("failureSummary"))
-        for rule in found["violations"]
-        if rule["impact"] in ("serious", "critical")
-        for node in rule["nodes"]
-    ]
-
-
-def screenshot(driver, name):
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    taken = driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True})
-    (SCREENSHOTS / f"{name}.png").write_bytes(base64.b64decode(taken["data"]))
 
 
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")

@@ -3,23 +3,21 @@
 import dataclasses
 import json
 import re
-from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pytest
-from hard_cases import HOSTILE, big_sources, hostile_source, many_answers, refused, without_gold
-from screens import screenshot
+from hard_cases import big_sources, many_answers, refused, without_gold
+from screens import faults, screenshot
 
 import kleash
 from kleash.report.page import report_page
 from kleash.report.sources import read_sources, source_of
+from kleash.report.stops import LEASH
 
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.filterwarnings("ignore::ResourceWarning:selenium"),  # its pipes are closed when it is collected
 ]
-AXE = Path(find_spec("axe_playwright_python").submodule_search_locations[0]) / "axe.min.js"
 
 
 def value(driver, name):
@@ -38,26 +36,14 @@ def quiet(driver):
     assert [name for name in fetched if not name.startswith("data:")] == []
 
 
-def faults(driver):
-    driver.execute_script(AXE.read_text(encoding="utf-8"))
-    found = driver.execute_async_script(
-        "const done = arguments[arguments.length - 1];"
-        "axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice']}).then(done)"
-    )
-    return [
-        (fault["id"], fault["impact"], [node["html"][:120] for node in fault["nodes"][:3]])
-        for fault in found["violations"]
-        if fault["impact"] in ("serious", "critical")
-    ]
-
-
-def test_the_dial_turns_by_keyboard_and_mouse_and_shows_the_frontier(files, sweep, open_page):
+def test_the_dial_turns_by_keyboard_and_mouse_and_shows_the_frontier(run_page, sweep, open_page):
     from selenium.webdriver import ActionChains, Keys
 
-    driver = open_page(report_page(read_sources([files["run"]])))
+    driver = open_page(run_page)
     quiet(driver)
     slider = driver.find_element("id", "beta")
     frontier = sweep.frontier
+    rows = json.loads(driver.find_element("id", "data").get_attribute("textContent"))["dials"][0]["rows"]
     slider.send_keys(Keys.HOME)
     for i, beta in enumerate(frontier.beta):
         assert value(driver, "beta") == beta
@@ -67,6 +53,14 @@ def test_the_dial_turns_by_keyboard_and_mouse_and_shows_the_frontier(files, swee
         assert float(text(driver, "reward")) == pytest.approx(frontier.reward.value[i], abs=0.006)
         assert float(text(driver, "gold")) == pytest.approx(frontier.gold.value[i], abs=0.0006)
         assert f"beta {beta:g}:" in slider.get_attribute("aria-valuetext")
+        row = rows[i]
+        assert driver.find_element("id", "gain").text == row["gain"] != ""
+        assert driver.find_element("id", "strap").get_attribute("d") == row["strap"]
+        assert driver.find_element("id", "drift").get_attribute("d") == row["drift"]
+        assert driver.find_element("id", "who").get_attribute("transform") == f"translate({row['who']:g} 0)"
+        assert (
+            driver.find_element("id", "gold-hand").get_attribute("transform") == f"rotate({row['gold_turn']:g} 110 112)"
+        )
         now = driver.find_elements("css selector", "tr.now th")
         assert [cell.text for cell in now] == [f"{beta:g}"]
         shown = [p.text for p in driver.find_elements("css selector", ".stop h3") if p.is_displayed()]
@@ -75,7 +69,7 @@ def test_the_dial_turns_by_keyboard_and_mouse_and_shows_the_frontier(files, swee
     assert text(driver, "beta") == "the reference"
     assert value(driver, "gold") == float(frontier.reference_gold.value)
     assert value(driver, "kl") == 0
-    assert driver.find_element("id", "rope").get_attribute("x2") == "40"
+    assert driver.find_element("id", "who").get_attribute("transform") == f"translate({LEASH['near']:g} 0)"
     size = slider.size["width"]
     ActionChains(driver).move_to_element_with_offset(slider, -size // 2 + 2, 0).click().perform()
     assert value(driver, "beta") == 0
@@ -83,10 +77,10 @@ def test_the_dial_turns_by_keyboard_and_mouse_and_shows_the_frontier(files, swee
     assert text(driver, "beta") == "the reference"
 
 
-def test_the_markers_follow_the_dial(files, sweep, open_page):
+def test_the_markers_follow_the_dial(run_page, sweep, open_page):
     from selenium.webdriver import Keys
 
-    driver = open_page(report_page(read_sources([files["run"]])))
+    driver = open_page(run_page)
     slider = driver.find_element("id", "beta")
     slider.send_keys(Keys.HOME)
     script = """return [...document.querySelectorAll('.plot.wide [class*=marker_dial_gold] line')]
@@ -104,24 +98,50 @@ def test_the_markers_follow_the_dial(files, sweep, open_page):
         slider.send_keys(Keys.ARROW_RIGHT)
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False), (390, True)])
-def test_no_serious_fault_and_pictures(width, dark, files, open_page):
-    sources = read_sources([files["run"]]) if not dark else read_sources([files["forecast_json"], files["sweep_json"]])
-    if not dark:
-        (source,) = sources
-        answers = many_answers(source.frontier.beta.tolist(), 60, 30)
-        sources = (dataclasses.replace(source, answers=source.answers + answers),)
-    driver = open_page(report_page(sources, command="kleash report run -o page.html"), width=width, dark=dark)
-    screenshot(driver, f"report-{width}-{'dark' if dark else 'light'}.png")
+@pytest.fixture(scope="module")
+def pages(files, both_page):
+    """Two pages to look at: a run with many answers, and two sources laid over each other."""
+    (source,) = read_sources([files["run"]])
+    answers = many_answers(source.frontier.beta.tolist(), 60, 30)
+    sources = [dataclasses.replace(source, answers=source.answers + answers)]
+    return {"light": report_page(sources, command="kleash report run -o page.html"), "dark": both_page}
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_serious_fault_and_pictures(width, scheme, pages, open_page):
+    driver = open_page(pages[scheme], width=width, scheme=scheme)
+    screenshot(driver, f"report-{width}-{scheme}")
     assert driver.execute_script("return document.documentElement.scrollWidth") <= width
     assert faults(driver) == []
     quiet(driver)
 
 
-def test_hostile_text_does_not_run(sweep, open_page):
-    driver = open_page(
-        report_page([hostile_source(sweep), source_of(sweep, name="b")], title=HOSTILE[0], command=HOSTILE[1])
-    )
+def test_it_fits_at_twice_the_size(pages, open_page):
+    """A window of 1280 pixels at 200 % has room for 640."""
+    for page in pages.values():
+        driver = open_page(page, width=640)
+        assert driver.execute_script("return document.documentElement.scrollWidth") <= 640
+
+
+def test_everything_is_reached_by_keyboard_and_seen_to_be(both_page, open_page):
+    from selenium.webdriver import Keys
+
+    driver = open_page(both_page)
+    reached = []
+    for _ in range(12):
+        driver.switch_to.active_element.send_keys(Keys.TAB)
+        now = driver.switch_to.active_element
+        outline = driver.execute_script("const s = getComputedStyle(arguments[0]); return s.outlineWidth", now)
+        if now.tag_name != "body":
+            assert float(outline.removesuffix("px")) >= 2
+        reached.append(now.get_attribute("id") or now.get_attribute("name") or now.get_attribute("class"))
+    for place in ("source", "beta", "scroll", "button"):
+        assert place in reached
+
+
+def test_hostile_text_does_not_run(hostile_page, open_page):
+    driver = open_page(hostile_page)
     quiet(driver)
     body = driver.execute_script("return document.body.textContent")
     assert "<script>window.hit=1</script>" in body
@@ -130,16 +150,16 @@ def test_hostile_text_does_not_run(sweep, open_page):
     assert faults(driver) == []
 
 
-def test_a_script_that_got_into_the_page_would_not_run(sweep, open_page):
+def test_a_script_that_got_into_the_page_would_not_run(run_page, open_page):
     """The policy is the second wall: a planted script is refused, with an error in the console."""
-    page = report_page([source_of(sweep)]).replace("</main>", "<script>window.hit=1</script></main>")
+    page = run_page.replace("</main>", "<script>window.hit=1</script></main>")
     driver = open_page(page)
     assert driver.execute_script("return window.hit") is None
     assert any("Content Security Policy" in entry["message"] for entry in driver.get_log("browser"))
 
 
-def test_it_is_read_without_javascript(files, open_page):
-    driver = open_page(report_page(read_sources([files["run"]])), script=False)
+def test_it_is_read_without_javascript(run_page, open_page):
+    driver = open_page(run_page, script=False)
     assert not driver.find_element("id", "beta").is_displayed()
     assert text(driver, "beta") == "8"
     assert text(driver, "gold")
@@ -147,11 +167,12 @@ def test_it_is_read_without_javascript(files, open_page):
     assert "The dial turns with JavaScript" in driver.find_element("tag name", "main").text
 
 
-def test_sources_are_chosen(sweep, forecast, open_page):
-    driver = open_page(report_page([source_of(sweep, name="one"), source_of(forecast, name="two")]))
-    assert value(driver, "beta") == sweep.verdict.safe_beta
-    driver.find_elements("css selector", "input[name=source]")[1].click()
+def test_sources_are_chosen(sweep, forecast, both_page, open_page):
+    driver = open_page(both_page)
     assert value(driver, "beta") == forecast.verdict.safe_beta
+    driver.find_elements("css selector", "input[name=source]")[1].click()
+    assert value(driver, "beta") == sweep.verdict.safe_beta
+    driver.find_elements("css selector", "input[name=source]")[0].click()
     assert driver.find_element("id", "no-answers").is_displayed()
     quiet(driver)
 
@@ -178,8 +199,10 @@ def test_a_page_with_two_hundred_answers_opens_in_two_seconds(open_page):
 
 
 def test_two_hundred_betas_of_five_sources_are_usable(open_page):
-    driver = open_page(report_page(big_sources()))
-    screenshot(driver, "report-many.png")
+    page = report_page(big_sources())
+    assert len(page.encode()) < 3_000_000
+    driver = open_page(page)
+    screenshot(driver, "report-many")
     assert opening(driver) < 4
     took = driver.execute_script(
         """const slider = document.getElementById('beta'), start = performance.now();
@@ -194,10 +217,10 @@ def test_two_hundred_betas_of_five_sources_are_usable(open_page):
     quiet(driver)
 
 
-def test_it_prints(files, open_page):
+def test_it_prints(run_page, open_page):
     import base64
 
-    driver = open_page(report_page(read_sources([files["run"]])))
+    driver = open_page(run_page)
     driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     pdf = driver.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})["data"]
     data = base64.b64decode(pdf)
@@ -205,5 +228,5 @@ def test_it_prints(files, open_page):
     assert 2 <= len(re.findall(rb"/Type\s*/Page\b", data)) <= 6
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     assert not driver.find_element("id", "beta").is_displayed()
-    screenshot(driver, "report-print.png")
+    screenshot(driver, "report-print")
     assert json.loads(driver.find_element("id", "data").get_attribute("textContent"))["dials"]

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -14,6 +15,7 @@ def run(*arguments):
     return CliRunner().invoke(cli, ["report", *map(str, arguments)])
 
 
+@pytest.mark.usefixtures("no_charts")
 def test_a_page(files, tmp_path):
     out = tmp_path / "page.html"
     result = run(files["sweep_json"], files["forecast_json"], "-o", out, "--title", "My 'leash'")
@@ -48,6 +50,40 @@ def test_json_and_csv(files, sweep):
     assert content["sources"][1]["findings"][0]["code"] == "IDENTITY"
     rows = list(csv.DictReader(io.StringIO(run(files["run"], "--format", "csv").stdout)))
     assert [float(row["kl"]) for row in rows] == sweep.frontier.kl.value.tolist()
+
+
+@pytest.mark.usefixtures("no_charts")
+def test_no_path_of_this_machine_is_on_the_page(files, tmp_path):
+    """The sources, the samples behind a forecast and the page itself were all named by absolute paths here."""
+    out = tmp_path / "page.html"
+    assert run(files["run"], files["forecast_json"], "-o", out).exit_code == 0
+    page = out.read_text(encoding="utf-8")
+    for folder in (out.parent, files["run"].parent, Path(__file__).parents[2]):
+        assert str(folder) not in page
+    assert "kleash report run forecast.json -o page.html" in page
+    assert "word_problems.csv, 2,880 rows" in page
+
+
+@pytest.mark.usefixtures("no_charts")
+def test_relative_paths_are_shown_as_they_were_given(files, tmp_path, monkeypatch):
+    monkeypatch.chdir(files["run"].parent)
+    assert run("./run", "-o", tmp_path / "page.html").exit_code == 0
+    assert "kleash report ./run -o page.html" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.usefixtures("no_charts")
+def test_from_stdin_to_stdout(files):
+    result = CliRunner().invoke(cli, ["report", "-", "-o", "-"], input=files["sweep_json"].read_text())
+    assert result.exit_code == 0
+    assert result.stdout.startswith("<!doctype html>")
+    assert "kleash report - -o -" in result.stdout
+    assert not Path("-").exists()
+
+
+def test_an_escape_in_a_path_does_not_reach_the_terminal(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["report", "no\x1b[31mway.json"])
+    assert "\x1b" not in capsys.readouterr().err
 
 
 def test_plots(files, tmp_path):

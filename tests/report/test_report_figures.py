@@ -1,7 +1,9 @@
 """Figures: their data are the table's, what is printed beside them is true, and they can be drawn."""
 
 import dataclasses
+import html
 import math
+import re
 
 import numpy as np
 import pytest
@@ -101,6 +103,24 @@ def test_no_policy_passes_the_limits_of_a_known_world(files):
     assert passed > 20  # the limit is near: it could be passed
 
 
+def test_the_limit_from_few_betas_is_one_between_them(sweep):
+    """In a world of a user's own the optimum is known at the trained betas alone; a line through it would be passed."""
+    world = kleash.kitchen()
+    source = dataclasses.replace(source_of(sweep), optimum=kleash.exact_frontier(world, [0.0, 1.0, 5.0, 15.0, 60.0]))
+    data = figures.travel_data([source])
+    curve = np.array([[row["x"], row["y"]] for row in data.curves if row["what"] == figures.HIGHEST]).T
+    fine = kleash.exact_frontier(world, np.geomspace(0.1, 60.0, 300))
+    x, best = np.sqrt(fine.kl.value), fine.reward.value
+    seen = x <= data.axis.hi
+    limit = np.interp(x[seen], *curve)
+    assert (best[seen] <= limit + 0.02).all()
+    coarse = source.optimum
+    straight = np.interp(x[seen], np.sqrt(coarse.kl.value[::-1]), coarse.reward.value[::-1])
+    assert (best[seen] > straight + 0.1).any()
+    for kl, reward in zip(coarse.kl.value, coarse.reward.value, strict=True):
+        assert np.interp(np.sqrt(kl), *curve) == pytest.approx(reward, abs=1e-9)
+
+
 def test_the_limit_of_a_scale_holds_where_the_standard_deviation_would_not():
     frontier = kleash.exact_frontier(kleash.kitchen(), [1.0, 5.0, 15.0])
     provenance = {"reward_range": 31.7}
@@ -174,6 +194,7 @@ def test_a_frontier_plots_itself(sweep, forecast):
         sweep.frontier.plot(against="time")
 
 
+@pytest.mark.slow
 def test_plots_are_saved_with_their_data(files, tmp_path):
     sources = read_sources([files["run"], files["check_json"]])
     written = save_plots(sources, tmp_path / "new" / "plots")
@@ -187,3 +208,44 @@ def test_the_same_data_give_the_same_drawing(forecast):
     charts = [drawing.travel_chart(figures.travel_data([source_of(forecast)])) for _ in range(2)]
     assert draw_svg(charts[0]) == draw_svg(charts[1])
     assert draw_png(charts[0]) == draw_png(charts[1])
+
+
+def chart_texts(chart):
+    """What stands in a drawing of a page."""
+    svg = inline_svg(draw_svg(chart), label="a", prefix="z")
+    return [html.unescape(found) for found in re.findall(r"<text[^>]*>([^<]*)</text>", svg)]
+
+
+def test_numbers_on_an_axis_are_whole():
+    """Coordinates are rounded to make the page small; numbers that a reader sees are not."""
+    source = source_of(kleash.exact_frontier(kleash.kitchen(), [0.001, 0.002, 0.005]))
+    texts = chart_texts(drawing.dial_chart(figures.dial_data([source])))
+    assert {"0.001", "0.002", "0.005"} <= set(texts)
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
+def test_ticks_differ_at_every_scale(scale, forecast):
+    column = forecast.frontier.gold
+    scaled = dataclasses.replace(
+        column, **{name: getattr(column, name) * scale for name in ("value", "se", "lo", "hi")}
+    )
+    frontier = dataclasses.replace(forecast.frontier, gold=scaled, gold_gain=None, reference_gold=None, replicates=None)
+    data = figures.dial_data([source_of(frontier)])
+    gold = dataclasses.replace(data, rows=tuple(row for row in data.rows if row["panel"] == "gold"), spans=())
+    numbers = [text for text in chart_texts(drawing.dial_chart(gold)) if text[:1].isdigit() and "." in text + "."]
+    vertical = [float(text.replace(",", "")) for text in numbers if float(text.replace(",", "")) <= scale]
+    assert len(set(vertical)) == len(vertical)
+    assert sum(0.3 * scale < value for value in vertical) >= 2
+    assert max(map(len, numbers)) < 9
+
+
+def test_a_name_like_a_reference_in_svg_is_a_name(sweep):
+    name = 'url(#x) id="y" role="z" 0.12345'
+    sources = [source_of(sweep, name=name), source_of(sweep, name="b")]
+    texts = chart_texts(drawing.dial_chart(figures.dial_data(sources)))
+    assert name[:20] in " ".join(text[:20] for text in texts)
+
+
+def test_a_range_is_called_useful_only_where_both_its_ends_were_seen(sweep, forecast):
+    words = {source.kind: figures.dial_data([source]).spans[-1]["text"] for source in map(source_of, (sweep, forecast))}
+    assert words == {"sweep": "useful range", "forecast": "quality gains"}

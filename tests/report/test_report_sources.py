@@ -4,10 +4,12 @@ import dataclasses
 import json
 
 import numpy as np
+import polars as pl
 import pytest
 
 import kleash
 from kleash.errors import DataError, KleashError, MissingFileError, OptionError
+from kleash.report.page import report_page
 from kleash.report.sources import read_sources, source_of
 
 
@@ -82,8 +84,6 @@ def test_a_world_that_does_not_reproduce_the_file_gives_no_fine_grid(files, tmp_
 
 
 def test_spread_over_prompts_from_the_answers_of_a_run(files, tmp_path, sweep):
-    import polars as pl
-
     sweep.save(tmp_path / "run")
     frame = pl.DataFrame(
         {"beta": [0.0] * 4, "prompt_id": [1, 1, 2, 2], "reward": [1.0, 3.0, 5.0, 7.0], "gold": [None, 2.0, None, None]}
@@ -94,6 +94,49 @@ def test_spread_over_prompts_from_the_answers_of_a_run(files, tmp_path, sweep):
         ("1", 2.0, 2.0, 2),
         ("2", 6.0, None, 2),
     ]
+
+
+@pytest.mark.usefixtures("no_charts")
+def test_the_answers_of_a_run_of_language_models_are_shown_with_their_scores(tmp_path, sweep):
+    """The layout that training writes; an earlier step and the lists of log-probabilities are left alone."""
+    sweep.save(tmp_path / "run")
+    betas, n = sweep.frontier.beta.tolist(), 40
+    rows = [
+        {
+            "step": step,
+            "beta": beta,
+            "seed": i % 2,
+            "prompt_id": i % 4,
+            "prompt": f"cook {i % 4}",
+            "answer": f"step {step}, dish {i}",
+            "reward": 100.0 * step + i,
+            "gold": i / n,
+            "finished": True,
+            "length": 2,
+            "logp": [-1.0, -2.0],
+            "ref_logp": [-1.0, -2.5],
+            "behavior_logp": [-1.0, -2.0],
+        }
+        for step in (7, 8)
+        for beta in betas
+        for i in range(n)
+    ]
+    pl.DataFrame(rows).write_parquet(tmp_path / "run" / "rollouts.parquet")
+    (source,) = read_sources([tmp_path / "run"])
+    assert {row["beta"] for row in source.answers} == set(betas)
+    for beta in betas:
+        mine = [row for row in source.answers if row["beta"] == beta]
+        assert len(mine) == 12
+        assert len({row["prompt"] for row in mine}) == 4
+        for row in mine:
+            i = int(row["answer"].removeprefix("step 8, dish "))
+            assert (row["reward"], row["gold"]) == (800.0 + i, i / n)
+    assert dict(source.facts)["answers kept"].startswith(f"{n * len(betas)},")
+    assert {row["reward"] for row in source.spread if row["prompt"] == "0"} == {818.0}
+    page = report_page([source])
+    assert "step 8, dish 0" in page
+    assert "step 7" not in page
+    assert "more are in the files" not in page
 
 
 VERDICT = (

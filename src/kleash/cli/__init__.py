@@ -112,7 +112,8 @@ def _stopped(code: int, text: str, state: Mapping[str, bool]) -> int:
         import traceback
 
         traceback.print_exc()
-    print(f"kleash: {text}", file=sys.stderr)  # noqa: T201
+    plain = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)  # a path may hold escapes
+    print(f"kleash: {plain}", file=sys.stderr)  # noqa: T201
     return code
 
 

@@ -24,13 +24,19 @@ def report(paths: tuple[str, ...], out: Path | None, save_plots: Path | None, ti
     """Show runs, forecasts and checks: as one self-contained HTML page, or on the terminal.
 
     A PATH is a run folder, a frontier file (.json, .parquet), or the JSON of kleash sweep, forecast or check. Several
-    are laid over each other. Without -o: the table, the verdict and a small chart.
+    are laid over each other; - is JSON from stdin. Without -o: the table, the verdict and a small chart; -o - prints
+    the page. Of absolute paths a page shows the last part only.
     """
-    from kleash.report.sources import read_sources
+    from kleash.report.sources import given, read_sources
 
     if out is not None and form != "table":
         raise click.UsageError(f"--format {form} prints to stdout; -o writes a page: give one of them")
-    if out is not None and out.exists() and any(out.samefile(path) for path in paths if Path(path).exists()):
+    if (
+        out is not None
+        and str(out) != "-"
+        and out.exists()
+        and any(out.samefile(path) for path in paths if path != "-" and Path(path).exists())
+    ):
         raise click.UsageError(f"-o {out} is one of the files to read; name another")
     sources = read_sources(paths)
     if save_plots is not None:
@@ -42,8 +48,11 @@ def report(paths: tuple[str, ...], out: Path | None, save_plots: Path | None, ti
         from kleash import _files
         from kleash.report.page import report_page
 
-        parts = ["kleash", "report", *paths, "-o", str(out)] + (["--title", title] if title else [])
+        parts = ["kleash", "report", *map(given, paths), "-o", given(str(out))] + (["--title", title] if title else [])
         page = report_page(sources, title=title, command=shlex.join(parts))
+        if str(out) == "-":
+            click.echo(page)
+            return
         _files.write_atomic(out, page)
         note(f"{out}: {len(page.encode()) / 1e6:.1f} MB; open it in a browser")
         return

@@ -12,7 +12,7 @@ import numpy as np
 from kleash import _checks, _files
 from kleash.errors import OptionError
 from kleash.report import dial, reading
-from kleash.report.dial import COLOURS, FONT
+from kleash.report.look import COLOURS, FONT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,6 +10,7 @@ import math
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from kleash.report.look import COLOURS, FONT
 from kleash.report.reading import HIGHEST, LINE, LOWEST, MARGIN, Reading, beta_words, position
 
 if TYPE_CHECKING:
@@ -24,20 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["COLOURS", "DRAW", "PARTS", "curves", "gauge", "geometry", "knob", "leash", "salt", "svg"]
 
-COLOURS = {
-    "ink": "#1d2733",
-    "muted": "#5b6673",
-    "grid": "#e3e7eb",
-    "judge": "#b8470b",
-    "quality": "#00629b",
-    "good": "#dff0e6",
-    "beyond": "#b9c0c7",
-    "accent": "#6b3fa0",
-    "paper": "#ffffff",
-}
-"""Name -> colour on white. In a page each is a CSS variable of that name, so that drawings follow its scheme."""
-
-FONT = "Liberation Sans, DejaVu Sans, Arial, sans-serif"
 _TOP_QUALITY = 2.6
 _KL_TICKS = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0)
 _ROOFS = (0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)

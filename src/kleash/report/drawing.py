@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from kleash.report.figures import HIGHEST, OPTIMUM, TITLES, Axis, FigureData, FigureRow, dial_data, travel_data
-from kleash.report.look import COLOURS, SERIES, SHAPES, chart_of
+from kleash.report.look import COLOURS, SERIES, SHAPES, chart_of, number_format
 from kleash.report.sources import source_of
 
 if TYPE_CHECKING:
@@ -96,7 +96,9 @@ def _panel(data: FigureData, panel: str, *, width: int, height: int, marker: str
     )
     x = alt.X("x:Q", scale=alt.Scale(domain=[axis.lo, axis.hi], nice=False, zero=False), axis=x_axis)
     y_scale = alt.Scale(domain=[low, high], nice=False, zero=False)
-    y_axis = alt.Axis(title=None, tickCount=5, domain=False, ticks=False)
+    y_axis = alt.Axis(
+        title=None, tickCount=5, domain=False, ticks=False, format=number_format(low, high) or alt.Undefined
+    )
     y = alt.Y("y:Q", scale=y_scale, axis=y_axis)
     base = _Pencil(
         alt=alt,
@@ -179,7 +181,7 @@ def _shades(base: _Pencil, data: FigureData, panel: str, *, alone: bool) -> list
             inside = [row["y"] for row in data.rows if row["panel"] == panel and span["x"] <= row["x"] <= span["x2"]]
             high = bool(inside) and sum(inside) / len(inside) > (base.low + base.high) / 2
             where = base.low if high else base.high  # away from the curve
-            label = [{"x": (span["x"] + span["x2"]) / 2, "y": where, "text": "useful range"}]
+            label = [{"x": (span["x"] + span["x2"]) / 2, "y": where, "text": span["text"]}]
             if span["x2"] - span["x"] > 70 * base.per_x:
                 edge = "bottom" if high else "top"
                 mark = base.on(label).mark_text(color=COLOURS["muted"], baseline=edge, dy=-4 if high else 3)

@@ -59,7 +59,7 @@ class FigureData:
 
     ``rows``: ``panel`` (``reward`` or ``gold``), ``source``, ``x``, ``y``, ``lo``, ``hi``, ``status``, ``beta``.
     ``curves``: lines beside them, ``panel``, ``what``, ``x``, ``y``. ``spans``: shaded stretches of the axis, ``what``,
-    ``x``, ``x2``, ``source``. ``levels``: the reference, ``panel``, ``source``, ``y``.
+    ``x``, ``x2``, ``source``, the window's ``text``. ``levels``: the reference, ``panel``, ``source``, ``y``.
     """
 
     axis: Axis
@@ -138,8 +138,10 @@ def travel_data(sources: Sequence[ReportSource]) -> FigureData:
     Curves beside the measured points, where they are true and known:
 
     - best-of-n from a forecast (no training);
-    - in a known world, the largest judge's score at that KL (the tilt's own frontier) and the largest true quality
-      (the tilt under a judge that scores true quality);
+    - in a known world, the largest judge's score at that KL and the largest true quality (the same under a judge that
+      scores true quality). No policy has ``E[r] - beta KL`` above the tilt's, so ``E[r] <= r_i + beta_i (KL - KL_i)``
+      at every beta_i where the optimum is known; the least of these is drawn. It is a limit between the betas too,
+      where a line through the optima would be passed;
     - otherwise, where the width W of the judge's scale is known, reference + W / 2 * sqrt(2 KL). A score inside an
       interval of width W is sub-Gaussian with constant W / 2 (Hoeffding). With the standard deviation in place of
       W / 2 it would not be a limit.
@@ -218,14 +220,15 @@ def _levels(source: ReportSource) -> list[FigureRow]:
 
 
 def _window(source: ReportSource, axis: Axis) -> list[FigureRow]:
-    """From the loose edge to the tight one, where some beta is shown to help."""
+    """From the loose edge to the tight one, or as far as could be read, where some beta is shown to help."""
     verdict, frontier = source.verdict, _table(source)
     if verdict is None or not verdict.gain_shown:
         return []
     usable = frontier.beta[frontier.usable]
     loose = verdict.loose_edge[1] if verdict.loose_edge else float(usable.min())
     tight = verdict.tight_edge[1] if verdict.tight_edge else float(usable.max())
-    return [{"what": "window", "source": source.name, "x": axis.beta(loose), "x2": axis.beta(tight)}]
+    text = "useful range" if verdict.kind == "useful-range" else "quality gains"
+    return [{"what": "window", "source": source.name, "x": axis.beta(loose), "x2": axis.beta(tight), "text": text}]
 
 
 def _beyond(frontier: Frontier, places: Sequence[float], name: str) -> list[FigureRow]:
@@ -264,7 +267,7 @@ def _limits(shown: Sequence[ReportSource], axis: Axis) -> list[FigureRow]:
         return []
     points = []
     if source.optimum is not None:
-        points += _curve("reward", HIGHEST, source.optimum.kl, source.optimum.reward, axis)
+        points += _ceiling("reward", HIGHEST, source.optimum, source.optimum.reward, axis)
         if source.optimum.gold is not None and source.kind != "frontier":
             points += _curve("gold", OPTIMUM, source.optimum.kl, source.optimum.gold, axis)
     elif source.reward_range is not None:
@@ -277,8 +280,18 @@ def _limits(shown: Sequence[ReportSource], axis: Axis) -> list[FigureRow]:
             if b <= start + source.reward_range
         ]
     if source.perfect is not None and source.perfect.gold is not None:
-        points += _curve("gold", PERFECT, source.perfect.kl, source.perfect.gold, axis)
+        points += _ceiling("gold", PERFECT, source.perfect, source.perfect.gold, axis)
     return points
+
+
+def _ceiling(panel: str, what: str, exact: Frontier, value: Estimates, axis: Axis) -> list[FigureRow]:
+    """The largest mean of a score at each KL that the exact optimum at some betas leaves possible: a true limit."""
+    at = np.sqrt(exact.kl.value)
+    x = np.unique(np.concatenate([np.linspace(0.0, axis.hi, 200), at[at <= axis.hi]]))
+    lines = value.value[:, None] + exact.beta[:, None] * (x**2 - exact.kl.value[:, None])
+    return [
+        {"panel": panel, "what": what, "x": a, "y": b} for a, b in zip(x.tolist(), lines.min(0).tolist(), strict=True)
+    ]
 
 
 def _curve(panel: str, what: str, kl: Estimates, value: Estimates, axis: Axis) -> list[FigureRow]:
@@ -291,8 +304,6 @@ def _curve(panel: str, what: str, kl: Estimates, value: Estimates, axis: Axis) -
     points = list(zip(x[inside].tolist(), y[inside].tolist(), strict=True))
     if not inside.all():
         points.append((axis.hi, float(np.interp(axis.hi, x, y))))
-    elif what != OPTIMUM:  # a limit at some KL is one at every larger KL from where nothing more can be had
-        points.append((axis.hi, points[-1][1]))
     return [{"panel": panel, "what": what, "x": a, "y": b} for a, b in points]
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kleash.report.figures import FigureRow
-from kleash.report.look import COLOURS, DIAL, SHAPES, chart_of
+from kleash.report.look import COLOURS, DIAL, SHAPES, chart_of, number_format
 from kleash.report.sources import ReportSource
 
 if TYPE_CHECKING:
@@ -75,7 +75,9 @@ def training_chart(
         y = alt.Y(
             "y:Q",
             scale=alt.Scale(domain=domain, nice=False, zero=False),
-            axis=alt.Axis(title=None, tickCount=4, domain=False, ticks=False),
+            axis=alt.Axis(
+                title=None, tickCount=4, domain=False, ticks=False, format=number_format(*domain) or alt.Undefined
+            ),
         )
         layers: list[Any] = []
         ends = []
@@ -145,7 +147,9 @@ def spread_chart(rows: Sequence[FigureRow], *, width: int = 480, height: int = 1
                 grid=False,
             ),
         )
-        y = alt.Y("y:Q", scale=alt.Scale(zero=False), axis=alt.Axis(title=None, tickCount=4, domain=False, ticks=False))
+        written = number_format(min(row["y"] for row in mine), max(row["y"] for row in mine)) or alt.Undefined
+        y_axis = alt.Axis(title=None, tickCount=4, domain=False, ticks=False, format=written)
+        y = alt.Y("y:Q", scale=alt.Scale(zero=False), axis=y_axis)
         dots = chart_of(spots).mark_circle(color=colour, size=18, opacity=0.45).encode(x=x, y=y)
         middle = chart_of(bars).mark_rule(color=COLOURS["ink"], strokeWidth=2)
         layers = alt.layer(dots, middle.encode(x=x, x2="x2:Q", y=y))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ __all__ = [
     "DARK",
     "DIAL",
     "DIAL_DARK",
+    "FONT",
     "SERIES",
     "SERIES_DARK",
     "SHAPES",
@@ -21,6 +23,7 @@ __all__ = [
     "draw_png",
     "draw_svg",
     "inline_svg",
+    "number_format",
     "theme",
 ]
 
@@ -74,7 +77,7 @@ DIAL_DARK = (
 )
 """The same on a dark page."""
 
-_FONT = "Liberation Sans, DejaVu Sans, Arial, sans-serif"
+FONT = "Liberation Sans, DejaVu Sans, Arial, sans-serif"
 
 
 def theme(chart: alt.TopLevelMixin, *, validate: bool = True) -> dict[str, Any]:
@@ -91,7 +94,7 @@ def theme(chart: alt.TopLevelMixin, *, validate: bool = True) -> dict[str, Any]:
         "tickColor": COLOURS["muted"],
     }
     spec["config"] = {
-        "font": _FONT,
+        "font": FONT,
         "background": COLOURS["paper"],
         "view": {"stroke": None},
         "axis": axis,
@@ -117,14 +120,33 @@ def chart_of(rows: Iterable[Mapping[str, Any]], *, name: str | None = None) -> A
     return alt.Chart(data) if name is None else alt.Chart(data, name=name)
 
 
+def number_format(low: float, high: float) -> str:
+    """How an axis writes numbers that as decimals would be long or all zeros, for d3; empty where they would not be.
+
+    Examples
+    --------
+    >>> number_format(0.0, 31.7), number_format(7e-8, 1e-7), number_format(1.0001e9, 1.0002e9)
+    ('', '.3~e', '.7~e')
+    """
+    largest = max(abs(low), abs(high))
+    if 1e-2 <= largest < 1e6 or high <= low:
+        return ""
+    return f".{2 + math.floor(math.log10(largest / (high - low)) + 1)}~e"
+
+
 def draw_svg(chart: alt.TopLevelMixin, *, validate: bool = True) -> str:
     """A chart as a standalone SVG."""
     import vl_convert
 
     svg = str(vl_convert.vegalite_to_svg(theme(chart, validate=validate)))
-    numbers = {name: f"c{i}" for i, name in enumerate(dict.fromkeys(re.findall(r'\bid="([^"]*)"', svg)))}
-    svg = re.sub(r'\bid="([^"]*)"', lambda found: f'id="{numbers[found[1]]}"', svg)  # Vega counts on over drawings
-    return re.sub(r"url\(#([^)]*)\)", lambda found: f"url(#{numbers[found[1]]})", svg)
+    tags = "".join(re.findall(r"<[^>]*>", svg))
+    numbers = {name: f"c{i}" for i, name in enumerate(dict.fromkeys(re.findall(r'\bid="([^"]*)"', tags)))}
+
+    def renumbered(tag: re.Match[str]) -> str:  # Vega counts on over drawings
+        inside = re.sub(r'\bid="([^"]*)"', lambda found: f'id="{numbers[found[1]]}"', tag[0])
+        return re.sub(r"url\(#([^)]*)\)", lambda found: f"url(#{numbers.get(found[1], found[1])})", inside)
+
+    return re.sub(r"<[^>]*>", renumbered, svg)
 
 
 def draw_png(chart: alt.TopLevelMixin, *, scale: float = 2.0) -> bytes:
@@ -153,9 +175,12 @@ def inline_svg(svg: str, *, label: str, prefix: str) -> str:
     """
     from markupsafe import escape
 
-    svg = re.sub(r' (?:role|aria-[a-z]+|pointer-events|xmlns:xlink|font-family)="[^"]*"', "", svg)
-    svg = re.sub(r'\bid="([^"]*)"', rf'id="{prefix}\1"', svg)
-    svg = re.sub(r"url\(#([^)]*)\)", rf"url(#{prefix}\1)", svg)
-    svg = re.sub(r"(\d\.\d{2})\d+", r"\1", svg)
-    head = f'<svg role="img" aria-label="{escape(label)}"'
-    return svg.replace("<svg", head, 1).replace('fill="white"', f'fill="{COLOURS["paper"]}"')
+    def tidied(tag: re.Match[str]) -> str:
+        inside = re.sub(r' (?:role|aria-[a-z]+|pointer-events|xmlns:xlink|font-family)="[^"]*"', "", tag[0])
+        inside = re.sub(r'\bid="([^"]*)"', rf'id="{prefix}\1"', inside)
+        inside = re.sub(r"url\(#([^)]*)\)", rf"url(#{prefix}\1)", inside)
+        inside = inside.replace('fill="white"', f'fill="{COLOURS["paper"]}"')
+        return re.sub(r"(\d\.\d{2})\d+", r"\1", inside)
+
+    svg = re.sub(r"<[^>]*>", tidied, svg)  # what stands between the tags is text: numbers and names, kept whole
+    return svg.replace("<svg", f'<svg role="img" aria-label="{escape(label)}"', 1)

@@ -5,38 +5,32 @@ from __future__ import annotations
 import base64
 import csv
 import dataclasses
-import hashlib
 import io
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kleash import _files
 from kleash._table import cell_texts
 from kleash._version import version
-from kleash.report import drawing, figures, figures_runs
+from kleash.report import drawing, figures, figures_runs, stops
 from kleash.report.look import COLOURS, DARK, DIAL, DIAL_DARK, SERIES, SERIES_DARK, draw_svg, inline_svg
-from kleash.report.sources import ReportSource, source_of
+from kleash.report.shell import asset, embed_json, palette, policy, tied_to_palette
+from kleash.report.sources import ReportSource, given, source_of
 from kleash.report.words import advice, how_sure, shown, verdict_lines
 
 if TYPE_CHECKING:
     from altair import TopLevelMixin
     from markupsafe import Markup
 
-    from kleash.frontier import Frontier
 
-__all__ = ["csv_text", "embed_json", "report_page"]
+__all__ = ["csv_text", "report_page"]
 
 _WIDE, _NARROW = 480, 262  # pixels of a panel: for a desk and for a telephone
-_SWING = 105.0  # degrees a needle turns to either side
-_RADIUS = 92.0
-_LEASH = 430.0  # pixels of the longest leash
 _SHOWN_ANSWERS = 12  # of one source at one beta: what a reader looks at
 _TEXT_BUDGET = 1_200_000  # characters of all answers together: the page stays below three megabytes
+_COARSE = 60  # points below which a line through them is no curve
 _MARKS = {"best": "★", "safe": "●"}
 
 
@@ -80,10 +74,11 @@ def report_page(sources: Sequence[Any], *, title: str | None = None, command: st
     listed = [source_of(source) for source in sources]
     if not listed:
         raise OptionError(message("sources", expected="at least one", got="none"))
-    style = _asset("base.css") + _asset("report.css") + _colour_rules()
-    script = _asset("report.js")
+    light, dark = _palettes()
+    style = palette(light, dark) + asset("base.css") + asset("report.css") + tied_to_palette(".plot", light)
+    script = asset("report.js")
     tables = [source for source in listed if source.frontier is not None]
-    dials = _dials(tables)
+    dials = stops.dials(tables)
     budget = _Budget(left=_TEXT_BUDGET)
     environment = Environment(
         loader=PackageLoader("kleash.report"),
@@ -92,209 +87,45 @@ def report_page(sources: Sequence[Any], *, title: str | None = None, command: st
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["shown"] = shown
+    environment.filters |= {"shown": shown, "commands": _commands}
     return environment.get_template("report.html.j2").render(
         title=shown(title or "kleash: " + ", ".join(source.name for source in listed)),
         several=len(listed) > 1,
         sources=[_described(source, dials.get(id(source)), budget) for source in listed],
         dial=next(iter(dials.values()), None),
+        leash=stops.LEASH,
         many_dials=len(dials) > 1,
         figures=_figures(listed, tables),
-        findings=figures_runs.findings_data(listed),
+        findings=[{**row, "input": given(str(row["input"]))} for row in figures_runs.findings_data(listed)],
         csv=base64.b64encode(csv_text(tables).encode("utf-8", "replace")).decode("ascii") if tables else None,
         command=shown(command) if command else None,
         version=version(),
         style=Markup(style),
         script=Markup(script),
-        style_hash=_hash(style),
-        script_hash=_hash(script),
+        policy=policy(style=style, script=script),
         data=Markup(embed_json({"dials": [d["payload"] for d in dials.values()]})),
     )
 
 
-def embed_json(value: Any) -> str:
-    r"""JSON that may stand inside a ``<script>``: no character in it can end the element or be read as markup.
-
-    Examples
-    --------
-    >>> embed_json({"a": "</script>&"})
-    '{"a": "\\u003c/script\\u003e\\u0026"}'
-    """
-    text = _files.dump_json(value)
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
-
-
 def csv_text(sources: Sequence[ReportSource]) -> str:
-    """The tables as CSV in full precision: a row per source and beta, the reference last with an empty beta."""
+    """The tables as CSV in full precision: a row per source and beta, the reference last with an empty beta.
+
+    A name that a spreadsheet would take for a formula has an apostrophe before it.
+    """
     columns = ["source", "beta"]
-    columns += [name + end for name in ("reward", "gold", "kl") for end in ("", "_se", "_lo", "_hi")] + ["status"]
+    columns += [name + end for name in ("reward", "gold", "kl") for end in ("", "_se", "_lo", "_hi")]
+    columns += ["gold_gain", "gold_gain_lo", "gold_gain_hi", "status"]
     file = io.StringIO()
     writer = csv.DictWriter(file, fieldnames=columns, lineterminator="\n", extrasaction="ignore", restval="")
     writer.writeheader()
     for source in sources:
         assert source.frontier is not None
+        name = shown(source.name)
+        name = f"'{name}" if name.startswith(("=", "+", "-", "@", "\t")) else name
         for row in source.frontier.rows():
-            writer.writerow({"source": shown(source.name), **row})
-        writer.writerow({"source": shown(source.name), **source.frontier.reference(), "kl": 0.0, "status": "reference"})
+            writer.writerow({"source": name, **row})
+        writer.writerow({"source": name, **source.frontier.reference(), "kl": 0.0, "status": "reference"})
     return file.getvalue()
-
-
-# --------------------------------------------------------------------------------------------------------- the dial
-
-
-def _dials(tables: Sequence[ReportSource]) -> dict[int, dict[str, Any]]:
-    """For each table what the dial shows at each beta, needles and leash in pixels and degrees; by id of the source."""
-    if not tables:
-        return {}
-    scales = {name: _scale(tables, name) for name in ("reward", "gold")}
-    longest = max(
-        (float(np.nanmax(s.frontier.kl.value, initial=0.0)) for s in tables if s.frontier is not None), default=0.0
-    )
-    axes = figures.dial_axis(tables), figures.travel_axis(tables)
-    return {id(source): _dial(source, i, scales=scales, longest=longest, axes=axes) for i, source in enumerate(tables)}
-
-
-def _dial(
-    source: ReportSource, index: int, *, scales: dict[str, Any], longest: float, axes: tuple[figures.Axis, figures.Axis]
-) -> dict[str, Any]:
-    frontier = source.frontier
-    assert frontier is not None
-    texts = cell_texts(frontier)
-    values = _values(frontier)
-    rows = []
-    for i in range(frontier.beta.size + 1):
-        last = i == frontier.beta.size
-        row: dict[str, Any] = {key: texts[key][i] for key in texts}
-        row["status"] = (
-            "exact" if last and frontier.source == "exact" else "reference" if last else str(frontier.status[i])
-        )
-        kl = values["kl"][i]
-        row["value"] = {name: values[name][i] for name in ("beta", "reward", "gold", "kl")}
-        for name, scale in scales.items():
-            row[name + "_turn"] = None if scale is None else _turn(values[name][i], scale)
-            row[name + "_arc"] = "" if scale is None else _arc(values[name + "_lo"][i], values[name + "_hi"][i], scale)
-        row["leash"] = None if kl is None else round(_LEASH * max(kl, 0.0) / longest, 2) if longest > 0 else 0.0
-        beta = math.inf if last else float(frontier.beta[i])
-        row["at"] = round(axes[0].fraction(axes[0].beta(beta)), 5)
-        row["far"] = None if kl is None or kl < 0 else round(axes[1].fraction(math.sqrt(kl)), 5)
-        row["said"] = _said(row)
-        rows.append(row)
-    start = _start(source)
-    return {
-        "index": index,
-        "name": shown(source.name),
-        "rows": rows,
-        "start": start,
-        "first": rows[start],
-        "scales": {name: _scale_words(scale, frontier, name) for name, scale in scales.items()},
-        "ticks": _leash_ticks(longest),
-        "longest": longest,
-        "payload": {
-            "rows": rows,
-            "start": start,
-            "scales": {n: _scale_words(s, frontier, n) for n, s in scales.items()},
-        },
-    }
-
-
-def _values(frontier: Frontier) -> dict[str, list[float | None]]:
-    """Columns with the reference as the last entry; None where there is nothing."""
-    reference = frontier.reference()
-    rows = frontier.rows()
-    columns: dict[str, list[float | None]] = {"beta": [row["beta"] for row in rows] + [None]}
-    for name in ("reward", "gold"):
-        for end in ("", "_lo", "_hi"):
-            columns[name + end] = [row[name + end] for row in rows] + [reference[name + end]]
-    columns["kl"] = [row["kl"] for row in rows] + [0.0]
-    return columns
-
-
-def _said(row: dict[str, Any]) -> str:
-    """What a screen reader says at a stop of the dial."""
-    place = "the reference, untouched" if row["value"]["beta"] is None else f"beta {row['beta']}"
-    if row["status"] == "beyond":
-        return f"{place}: beyond what the data can say"
-    parts = [f"judge's score {row['reward']}" if row["reward"] else "judge's score unknown"]
-    parts += [f"true quality {row['gold']}" if row["gold"] else "true quality not measured"]
-    parts += [f"KL {row['kl']} nats"] if row["kl"] else []
-    return f"{place}: {', '.join(parts)}"
-
-
-def _start(source: ReportSource) -> int:
-    """Where the dial stands first: at the safe beta, or the best, or in the middle of what can be read."""
-    frontier, verdict = source.frontier, source.verdict
-    assert frontier is not None
-    for beta in (verdict.safe_beta, verdict.best_beta) if verdict is not None and verdict.gain_shown else ():
-        if beta is not None:
-            return int(np.abs(frontier.beta - beta).argmin())
-    usable = np.flatnonzero(frontier.usable)
-    return int(usable[usable.size // 2]) if usable.size else frontier.beta.size
-
-
-def _scale(tables: Sequence[ReportSource], name: str) -> tuple[float, float] | None:
-    """Ends of a needle's scale: everything that any of the tables shows."""
-    ends: list[float] = []
-    for source in tables:
-        assert source.frontier is not None
-        values = _values(source.frontier)
-        ends += [x for end in ("", "_lo", "_hi") for x in values[name + end] if x is not None]
-    if not ends:
-        return None
-    low, high = min(ends), max(ends)
-    pad = 0.0 if high > low else abs(low) or 1.0
-    return low - pad, high + pad
-
-
-def _turn(value: float | None, scale: tuple[float, float]) -> float | None:
-    """Degrees of a needle from upright."""
-    if value is None:
-        return None
-    return round(_SWING * (2.0 * (value - scale[0]) / (scale[1] - scale[0]) - 1.0), 3)
-
-
-def _arc(lo: float | None, hi: float | None, scale: tuple[float, float]) -> str:
-    """The interval as an arc of the gauge, an SVG path."""
-    if lo is None or hi is None or hi <= lo:
-        return ""
-    first, last = _turn(lo, scale), _turn(hi, scale)
-    assert first is not None and last is not None  # noqa: PT018
-    return _arc_path(first, last)
-
-
-def _arc_path(first: float, last: float, radius: float = _RADIUS) -> str:
-    def point(turn: float) -> str:
-        angle = math.radians(turn)
-        return f"{120 + radius * math.sin(angle):.2f} {112 - radius * math.cos(angle):.2f}"
-
-    return f"M{point(first)}A{radius:g} {radius:g} 0 {int(last - first > 180)} 1 {point(last)}"
-
-
-def _scale_words(scale: tuple[float, float] | None, frontier: Frontier, name: str) -> dict[str, Any] | None:
-    if scale is None:
-        return None
-    reference = frontier.reference()[name]
-    return {
-        "low": _end(scale[0], scale),
-        "high": _end(scale[1], scale),
-        "face": _arc_path(-_SWING, _SWING),
-        "reference": _turn(reference, scale),
-    }
-
-
-def _end(value: float, scale: tuple[float, float]) -> str:
-    """An end of a scale; 0 where it is nothing beside the scale's width."""
-    return "0" if abs(value) < 5e-4 * (scale[1] - scale[0]) else f"{value:.3g}"
-
-
-def _leash_ticks(longest: float) -> list[dict[str, Any]]:
-    if longest <= 0:
-        return []
-    step = 10.0 ** math.floor(math.log10(longest))
-    step = next(step * m for m in (0.2, 0.5, 1.0, 2.0) if longest / (step * m) <= 6)
-    count = int(longest / step + 1e-9)
-    return [{"x": round(_LEASH * i * step / longest, 2), "text": f"{i * step:.3g}"} for i in range(count + 1)]
 
 
 # ---------------------------------------------------------------------------------------------------------- the rest
@@ -312,8 +143,9 @@ def _described(source: ReportSource, dial: dict[str, Any] | None, budget: _Budge
     verdict, frontier = source.verdict, source.frontier
     lines = verdict_lines(source)
     head, _, rest = lines[0].partition(". ")
-    good = verdict.gain_shown if verdict is not None else not any(row["status"] == "problem" for row in source.findings)
-    bad = verdict.kind == "no-useful-range" if verdict is not None else not good
+    good = verdict is not None and verdict.gain_shown
+    wrong = any(row["status"] == "problem" for row in source.findings)  # and nothing is called healthy where none is
+    bad = verdict.kind == "no-useful-range" if verdict is not None else wrong
     marks: dict[int, str] = {}
     if verdict is not None and frontier is not None:
         for name, beta in (("best", verdict.best_beta), ("safe", verdict.safe_beta)):
@@ -329,7 +161,7 @@ def _described(source: ReportSource, dial: dict[str, Any] | None, budget: _Budge
         "advice": [shown(line) for line in advice(source)],
         "sure": [shown(line) for line in how_sure(source)],
         "facts": [(key, shown(value)) for key, value in source.facts]
-        + ([("file", shown(source.path))] if source.path else [])
+        + ([("file", shown(given(source.path)))] if source.path else [])
         + ([("sha256", source.sha256)] if source.sha256 else []),
         "dial": dial,
         "marks": marks,
@@ -338,6 +170,18 @@ def _described(source: ReportSource, dial: dict[str, Any] | None, budget: _Budge
         "left_out": left_out,
         "kind": source.kind,
     }
+
+
+def _commands(line: str) -> Markup:
+    """A line of ours in which a command is set as one, to be copied; its words are not broken."""
+    from markupsafe import Markup
+
+    before, found, rest = line.partition("kleash convert ")
+    if not found:
+        return Markup("{}").format(line)
+    words = (found + rest).split()
+    code = Markup(" ").join(Markup("<span>{}</span>").format(word) for word in words[:-1])
+    return Markup("{}<code>{}</code> {}").format(before, code, words[-1])
 
 
 def _answer_groups(source: ReportSource, budget: _Budget) -> tuple[list[dict[str, Any]], int]:
@@ -378,9 +222,9 @@ def _plain(value: float) -> str:
 def _figures(listed: Sequence[ReportSource], tables: Sequence[ReportSource]) -> list[dict[str, Any]]:
     shown_figures = []
     if tables:
-        where = "Shaded: where some beta is shown to help. Hatched: beyond what the data can say."
+        where = "Shaded: where quality is shown to gain, from edge to edge. Hatched: beyond what the data can say."
         if len(tables) > 1:
-            where = "Bars under the true quality: where some beta is shown to help, for each source."
+            where = "Bars under the true quality: where it is shown to gain, from edge to edge, for each source."
         dial, travel = figures.dial_data(tables), figures.travel_data(tables)
         caption = (
             f"Loose on the left, tight on the right, the untouched reference at the end. Bands and bars: 95 %. {where}"
@@ -427,6 +271,8 @@ def _curve_words(data: figures.FigureData) -> str:
     words = []
     if "no policy scores higher" in known:
         words.append("No policy at that KL has a higher judge's score than the dashed line.")
+    if sum(row["what"] == figures.OPTIMUM for row in data.curves) in range(1, _COARSE):
+        words.append("The optimum's true quality is exact at these betas and drawn straight between them.")
     if "a perfect judge" in known:
         words.append("A perfect judge: the most true quality that any policy has at that KL.")
     if any(what.startswith("best of n") for what in known):
@@ -471,27 +317,10 @@ def _figure(
     }
 
 
-def _asset(name: str) -> str:
-    return files("kleash.report").joinpath("templates", name).read_text(encoding="utf-8")
-
-
-def _hash(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
-
-
-def _colour_rules() -> str:
-    """The palette as variables for both schemes, and drawings tied to it by the colours they were drawn in."""
+def _palettes() -> tuple[dict[str, str], dict[str, str]]:
+    """The palette and the colours of series, light and dark."""
     light, dark = dict(COLOURS), dict(DARK)
     for name, on_white, on_black in (("series", SERIES, SERIES_DARK), ("turn", DIAL, DIAL_DARK)):
         light |= {f"{name}-{i}": colour for i, colour in enumerate(on_white)}
         dark |= {f"{name}-{i}": colour for i, colour in enumerate(on_black)}
-    rules = [
-        f":root{{{''.join(f'--{k}:{v};' for k, v in light.items())}}}",
-        f"@media screen and (prefers-color-scheme:dark){{:root{{{''.join(f'--{k}:{v};' for k, v in dark.items())}}}}}",
-    ]
-    for name, colour in reversed(light.items()):  # the names of the palette win over the series that share a colour
-        rules += [
-            f'.plot [fill="{colour}"]{{fill:var(--{name})}}',
-            f'.plot [stroke="{colour}"]{{stroke:var(--{name})}}',
-        ]
-    return "\n".join(rules)
+    return light, dark

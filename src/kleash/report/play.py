@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
-import hashlib
 import math
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 from kleash import _files
 from kleash._version import version
 from kleash.report import dial, reading
+from kleash.report.shell import asset, embed_json, palette, policy, tied_to_palette
 from kleash.worlds import kitchen
 
 __all__ = ["COURSE", "SCENES", "Scene", "play_page", "write_play"]
@@ -25,8 +24,6 @@ COURSE: tuple[tuple[float, float, float], ...] = (
     (math.inf, 9.2, 1.791),
 )
 """A course's printed table: beta, judge's score, true quality; the last row is its untouched reference."""
-
-_TEMPLATES = Path(__file__).parent / "templates"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,7 +95,7 @@ SCENES: tuple[Scene, ...] = (
         options=("Yes, now there is", "No, it is the critic that is wrong"),
         right=0,
         told="Yes. A better reference opens a useful range: at beta {best} quality gains {gain} over the house, and "
-        "beta {safe} gives as much on the tightest leash. The gain is small: long before the seasoning is right, the "
+        "beta {safe} keeps 95 % of it on a tighter leash. The gain is small: long before the seasoning is right, the "
         "critic's praise finds the bombs that are left.",
         betas=(7.247281304729949,),
         oversalt=0.0005,
@@ -156,23 +153,22 @@ def play_page() -> str:
     from markupsafe import Markup
 
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        loader=jinja2.PackageLoader("kleash.report"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     start = reading.read(15.0)
-    style = (_TEMPLATES / "play.css").read_text(encoding="utf-8") + _colour_rules()
-    script = "".join((_TEMPLATES / name).read_text(encoding="utf-8") for name in ("kitchen.js", "play.js"))
+    style = palette() + asset("base.css") + asset("play.css") + tied_to_palette("svg")
+    script = asset("kitchen.js") + asset("play.js")
     headline, detail = reading.verdict_words(start)
     return environment.get_template("play.html.j2").render(
         version=version(),
-        policy=f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'",
+        policy=policy(style=style, script=script),
         style=Markup(style),  # the package's own files; nothing of a user's is in the page
         script=Markup(script),
-        data=Markup(_embedded(_data())),  # escaped there
+        data=Markup(embed_json(_data())),  # escaped there
         pictures={name: Markup(_picture(name, start)) for name in dial.DRAW},
         now=start,
         gain=_signed(start.gold - start.reference_gold),
@@ -241,23 +237,5 @@ def _picture(name: str, now: reading.Reading) -> str:
     return drawn.replace("<svg ", f'<svg id="picture-{name}" ', 1)
 
 
-def _colour_rules() -> str:
-    """Drawings take the page's colours: each colour of the drawing code is the variable of its name."""
-    return "".join(
-        f'svg [fill="{value}"]{{fill:var(--{name})}}svg [stroke="{value}"]{{stroke:var(--{name})}}'
-        for name, value in dial.COLOURS.items()
-    )
-
-
 def _signed(value: float) -> str:
     return f"{value:+.3f}".replace("-", "\N{MINUS SIGN}")
-
-
-def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _embedded(value: Any) -> str:
-    """JSON that can stand inside a script element: no character that could end it or start a tag."""
-    text = _files.dump_json(value)
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

@@ -171,7 +171,7 @@ def verdict_words(now: Reading) -> tuple[str, str]:
     text = f"Quality gains {now.gain:.3f} over the untouched house at beta {beta_words(verdict.best_beta)}. "
     if now.small:
         text += "That is measurable and small: 0.13 would begin to matter. "
-    text += f"Beta {beta_words(verdict.safe_beta)} gives as much on the tightest leash. "
+    text += f"Beta {beta_words(verdict.safe_beta)} keeps at least 95 % of that, on the tightest leash that does. "
     if verdict.loose_edge is None:
         return "No over-optimisation seen", text + "Looser than that, no loss shows."
     bad, good = map(beta_words, verdict.loose_edge)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -17,6 +18,7 @@ from kleash import _files
 from kleash._checks import message, nearest
 from kleash.errors import DataError, KleashError, MissingFileError, OptionError
 from kleash.frontier import Estimates, Frontier, exact_frontier
+from kleash.report.kept import kept_answers, prompt_means
 from kleash.runs import Run, read_run
 from kleash.window import Verdict, find_window
 
@@ -25,14 +27,13 @@ if TYPE_CHECKING:
     from kleash.forecasting.result import Forecast
     from kleash.train.sweep import SweepResult
 
-__all__ = ["ReportSource", "read_sources", "source_of"]
+__all__ = ["ReportSource", "given", "read_sources", "source_of"]
 
 Kind = Literal["run", "frontier", "sweep", "forecast", "check"]
 Row = Mapping[str, Any]
 _SCHEMA = 1
 _QUANTITIES = ("reward", "kl", "gold", "gold_gain")
 _KINDS = "a run folder, a frontier file (.json, .parquet) or the JSON of kleash sweep, forecast or check"
-_SPREAD = ("beta", "reward", "gold", "prompt_id", "prompt")  # columns of rollouts.parquet that are looked at
 _SAME = 1e-9  # a world computed again is that of the file if every number agrees to this, relative to its scale
 
 
@@ -140,9 +141,24 @@ def source_of(
     )
 
 
+def given(path: str) -> str:
+    r"""A path as it was given, and of an absolute one the name alone: a page is passed on, its reader's disk is not.
+
+    Examples
+    --------
+    >>> given("runs/first"), given("/home/me/secret/first.json"), given("C:\\me\\first.json")
+    ('runs/first', 'first.json', 'first.json')
+    """
+    if PurePosixPath(path).is_absolute():
+        return PurePosixPath(path).name or path
+    if PureWindowsPath(path).is_absolute():
+        return PureWindowsPath(path).name or path
+    return path
+
+
 def _names(paths: Sequence[Path]) -> list[str]:
     """As many of the last parts of a path as tell it apart; a number where the same path comes twice."""
-    parts = [path.resolve().parts for path in paths]
+    parts = [("stdin",) if str(path) == "-" else path.resolve().parts for path in paths]
     depth = 1
     while len(set(names := ["/".join(p[-depth:]) for p in parts])) < len(set(parts)) and depth < 99:
         depth += 1
@@ -155,6 +171,8 @@ def _names(paths: Sequence[Path]) -> list[str]:
 
 
 def _read(path: Path, name: str) -> ReportSource:
+    if str(path) == "-":
+        return _from_text(sys.stdin.read(), path=path, name=name)
     if path.is_dir():
         return _from_run(read_run(path), name=name)
     if not path.exists():
@@ -164,25 +182,32 @@ def _read(path: Path, name: str) -> ReportSource:
         source = _from_frontier(Frontier.load(path), name=name, kind="frontier")
         return dataclasses.replace(source, path=str(path), sha256=digest)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror or error}", path=path) from error
+    except ValueError as error:
+        raise DataError(f"is no text; expected {_KINDS}", path=path) from error
+    return dataclasses.replace(_from_text(text, path=path, name=name), sha256=digest)
+
+
+def _from_text(text: str, *, path: Path, name: str) -> ReportSource:
+    """The JSON of a command or of a frontier."""
+    try:
+        content = json.loads(text)
     except (ValueError, RecursionError) as error:
         fix = "a training log: kleash check LOG --format json --out check.json first"
         raise DataError(f"is no JSON; expected {_KINDS}; {fix}", path=path) from error
     try:
         if isinstance(content, dict) and "measured" in content:
             source = _from_frontier(Frontier.load(path), name=name, kind="frontier")
-            source = dataclasses.replace(source, path=str(path))
-        else:
-            source = _from_json(content, name=name, path=path)
+            return dataclasses.replace(source, path=str(path))
+        return _from_json(content, name=name, path=path)
     except KleashError as error:
         raise error if str(path) in str(error) else DataError(str(error), path=path) from error
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
         raise DataError(
             "is not whole: it looks like kleash's, and parts are missing or of another type", path=path
-        ) from (error)
-    return dataclasses.replace(source, sha256=digest)
+        ) from error
 
 
 def _from_frontier(frontier: Frontier, *, name: str, kind: Kind) -> ReportSource:
@@ -209,8 +234,10 @@ def _from_run(run: Run, *, name: str) -> ReportSource:
     frontier, results = run.frontier(), run.record.get("results", {})
     try:
         verdict = _verdict(results["verdict"]) if "verdict" in results else find_window(frontier)
-        answers = _answers(results.get("answers", ()))
+        kept, n_kept = kept_answers(run.path)
+        answers = _answers(kept or results.get("answers", ()))
         facts = _facts(run.record, source=frontier.source)
+        facts += (("answers kept", f"{n_kept:,}, some of each beta are shown"),) if kept else ()
         notes = tuple(str(note) for note in results.get("notes", ()))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError("is not whole: its results cannot be read", path=run.path / "run.json") from error
@@ -224,7 +251,7 @@ def _from_run(run: Run, *, name: str) -> ReportSource:
         reward_range=_number(frontier.provenance.get("reward_range")),
         answers=answers,
         metrics=tuple(run.metrics()) if (run.path / "metrics.jsonl").exists() else (),
-        spread=_spread(run.path / "rollouts.parquet"),
+        spread=prompt_means(run.path),
         facts=facts,
         notes=notes,
     )
@@ -363,33 +390,6 @@ def _finding(row: Row) -> Row:
     }
 
 
-def _spread(path: Path) -> tuple[Row, ...]:
-    """Mean of each prompt at each beta from the answers that a run kept; empty where it kept none."""
-    if not path.exists():
-        return ()
-    import polars as pl
-
-    try:
-        schema = pl.read_parquet_schema(path)
-        frame = pl.read_parquet(path, columns=[name for name in _SPREAD if name in schema])
-    except Exception as error:  # polars has no common ancestor for what can be wrong with a file
-        raise DataError("is not a table of answers", path=path) from error
-    by = next((name for name in ("prompt_id", "prompt") if name in schema), None)
-    if by is None or not {"beta", "reward"} <= set(schema):
-        return ()
-    if "gold" not in schema:
-        frame = frame.with_columns(gold=pl.lit(None, dtype=pl.Float64))
-    means = (
-        frame.group_by("beta", pl.col(by).cast(pl.String).alias("prompt_name"))
-        .agg(pl.col("reward").mean(), pl.col("gold").mean(), pl.len().alias("n"))
-        .sort("beta", "prompt_name")
-    )
-    return tuple(
-        {"beta": row["beta"], "prompt": row["prompt_name"], "reward": row["reward"], "gold": row["gold"], "n": row["n"]}
-        for row in means.to_dicts()
-    )
-
-
 def _history(history: Any, table: Any) -> tuple[Row, ...]:
     columns = {name: getattr(history, name) for name in ("reward", "gold", "kl")}
     columns = {name: column for name, column in columns.items() if column is not None}
@@ -429,7 +429,7 @@ def _facts(content: Row, *, source: str) -> tuple[tuple[str, str], ...]:
     for item in content.get("inputs") or ():
         rows = "" if item.get("rows") is None else f", {int(item['rows']):,} rows"
         digest = "" if not item.get("sha256") else f", sha256 {str(item['sha256'])[:12]}"
-        facts.append(("read", f"{item.get('path')}{rows}{digest}"))
+        facts.append(("read", f"{given(str(item.get('path')))}{rows}{digest}"))
     return tuple(facts)
 
 

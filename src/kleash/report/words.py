@@ -15,10 +15,12 @@ __all__ = ["advice", "how_sure", "shown", "verdict_lines"]
 _HIDDEN = {0x7F: "␡", **{code: chr(0x2400 + code) for code in range(0x20) if code not in (0x09, 0x0A)}}
 _BIDI = {*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C}
 """Marks that turn the direction of what follows: shown, for they could make a page say what its text does not."""
+_UNSEEN = {0x00AD, 0x200B, *range(0x2060, 0x2065), 0xFEFF, 0xFFFE, 0xFFFF, 0x2028, 0x2029, *range(0xE0000, 0xE0080)}
+"""Characters that take no room: shown, for an answer may carry in them what only the judge reads."""
 
 
 def shown(text: object) -> str:
-    r"""Foreign text as a page may show it: control characters and marks of direction visible, nothing left out.
+    r"""Foreign text as a page may show it: control, invisible and direction characters visible, nothing left out.
 
     Examples
     --------
@@ -30,9 +32,7 @@ def shown(text: object) -> str:
         code = ord(character)
         if code in _HIDDEN:
             out.append(_HIDDEN[code])
-        elif (
-            code in _BIDI or 0x80 <= code < 0xA0 or 0xD800 <= code < 0xE000 or code in (0xFFFE, 0xFFFF, 0x2028, 0x2029)
-        ):
+        elif code in _BIDI or code in _UNSEEN or 0x80 <= code < 0xA0 or 0xD800 <= code < 0xE000:
             out.append(f"<U+{code:04X}>")
         else:
             out.append(character)

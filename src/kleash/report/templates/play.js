@@ -27,7 +27,7 @@
       ];
     let text = `Quality gains ${verdict.gain.toFixed(3)} over the untouched house at beta ${betaWords(verdict.best)}. `;
     if (verdict.small) text += "That is measurable and small: 0.13 would begin to matter. ";
-    text += `Beta ${betaWords(verdict.safe)} gives as much on the tightest leash. `;
+    text += `Beta ${betaWords(verdict.safe)} keeps at least 95 % of that, on the tightest leash that does. `;
     if (verdict.loose === null) return ["No over-optimisation seen", `${text}Looser than that, no loss shows.`];
     const [loose, tight] = [verdict.loose.map(betaWords), verdict.tight && verdict.tight.map(betaWords)];
     text += `Looser than beta ${loose[0]} to ${loose[1]}, the critic is being cheated.`;

@@ -20,7 +20,7 @@
   const needle = (name, row) => {
     const turn = row[name + "_turn"], hand = one(name + "-hand");
     hand.classList.toggle("gone", turn === null);
-    if (turn !== null) { hand.setAttribute("transform", `rotate(${turn} 120 112)`); }
+    if (turn !== null) { hand.setAttribute("transform", `rotate(${turn} 110 112)`); }
     one(name + "-arc").setAttribute("d", row[name + "_arc"]);
     put(name + "-value", row[name] || (row.status === "beyond" ? "beyond" : "not measured"), row.value[name]);
     const between = row[name + "_interval"];
@@ -29,7 +29,7 @@
   const face = (name) => {
     const scale = dials[dial].scales[name], home = one(name + "-home");
     home.classList.toggle("gone", scale === null || scale.reference === null);
-    if (scale !== null && scale.reference !== null) { home.setAttribute("transform", `rotate(${scale.reference} 120 112)`); }
+    if (scale !== null && scale.reference !== null) { home.setAttribute("transform", `rotate(${scale.reference} 110 112)`); }
   };
   const show = () => {
     const stop = Number(slider.value), row = dials[dial].rows[stop];
@@ -39,10 +39,11 @@
     needle("gold", row);
     put("kl-value", row.kl ? `${row.kl} nats` : "beyond", row.value.kl);
     put("kl-error", row.kl_interval ? `95 %: ${row.kl_interval}` : "");
-    const rope = row.leash === null ? 0 : row.leash;
-    one("rope").setAttribute("x2", String(40 + rope));
-    one("who").setAttribute("transform", `translate(${rope} 0)`);
-    one("who").classList.toggle("gone", row.leash === null);
+    one("gain").textContent = row.gain;
+    one("strap").setAttribute("d", row.strap);
+    one("drift").setAttribute("d", row.drift);
+    one("who").classList.toggle("gone", row.who === null);
+    if (row.who !== null) { one("who").setAttribute("transform", `translate(${row.who} 0)`); }
     const words = { weak: "Weak: read with care.", beyond: "Beyond what the data can say: no estimate.", reference: "The untouched reference." };
     put("sureness", words[row.status] || "");
     markers.forEach((lines, which) => {
@@ -68,6 +69,7 @@
     dial = which;
     slider.max = String(dials[dial].rows.length - 1);
     slider.value = String(dials[dial].start);
+    put("loosest", dials[dial].rows[0].beta);
     face("reward");
     face("gold");
     show();
