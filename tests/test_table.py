@@ -144,3 +144,11 @@ def test_rows_out_of_reach_are_dim_on_a_terminal():
     lines = console.file.getvalue().splitlines()
     assert all(line.startswith("\x1b[2m") for line in lines if "beyond" in line)
     assert not any("\x1b[2m" in line for line in lines if "±" in line)
+
+
+def test_an_interval_that_shows_no_other_digits_is_left_out():
+    form = _table._Form.of([Estimates.exact([0.29, 1.5])])
+    narrow = Estimates(value=[0.29], se=[1e-5], lo=[0.28999], hi=[0.29001])
+    wide = Estimates(value=[0.29], se=[0.01], lo=[0.27], hi=[0.31])
+    assert form.cell(narrow, 0, interval=True) == "0.290"
+    assert form.cell(wide, 0, interval=True) == "0.290 [0.270, 0.310]"

@@ -76,7 +76,8 @@ class _Form:
     def cell(self, estimates: Estimates, row: int | tuple[()], *, interval: bool) -> str:
         value, se, lo, hi = (float(array[row]) for array in (estimates.value, estimates.se, estimates.lo, estimates.hi))
         if interval and not (math.isnan(value) or math.isnan(lo) or math.isnan(hi)) and se > 0:
-            return f"{self.text(value)} [{self.text(lo)}, {self.text(hi)}]"
+            ends = (self.text(lo), self.text(hi))
+            return self.text(value) + (f" [{', '.join(ends)}]" if {*ends} != {self.text(value)} else "")
         error = "" if interval else self.error(se)
         return self.text(value) + error.ljust(0 if interval else self.error_width)
 

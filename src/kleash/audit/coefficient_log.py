@@ -181,8 +181,7 @@ def _without_identity(view: LogView, found: Recovered, evidence: dict[str, objec
                 evidence=evidence,
             )
     fix = "give the run's configuration with --config" if stated is None and not logged.size else None
-    causes = (found.reason,) if found.reason else ()
-    return cannot_tell("COEFFICIENT", f"the log does not hold it: {why}", evidence=evidence, causes=causes, fix=fix)
+    return cannot_tell("COEFFICIENT", f"the log does not hold it: {why}", evidence=evidence, fix=fix)
 
 
 def facts_of_coefficient(view: LogView) -> dict[str, object] | None:
