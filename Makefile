@@ -1,7 +1,7 @@
 # Every target sets itself up: all it needs is make and Python 3.11 or newer (with its venv module).
 # Another interpreter: make PYTHON=/path/to/python3.12 test
 
-.PHONY: help demo test test-trl smoke-lm check docs bench pictures format clean
+.PHONY: help demo test test-trl smoke-lm check docs bench bench-trl pictures format clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -45,6 +45,9 @@ docs: $(VENV)/.docs ## The documentation, into site/
 
 bench: $(VENV)/.core ## The benchmarks, one after the other (minutes)
 	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python "$$script"; done
+
+bench-trl: $(VENV)/.trl ## All betas in one run against eight runs of TRL (minutes, on a quiet machine)
+	$(BIN)/python bench/sweep_vs_trl.py
 
 pictures: $(VENV)/.dev ## The pictures of the README, into docs/pictures/ (needs chromium)
 	$(BIN)/python scripts/pictures.py

@@ -17,6 +17,7 @@ from kleash.train.early_stopping import early_stop  # noqa: E402
 from kleash.train.lm import PromptSet  # noqa: E402
 from kleash.train.loop import _which  # noqa: E402
 from kleash.train.optimiser import GroupedAdam  # noqa: E402
+from kleash.train.rollout import EVALUATION  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -245,8 +246,11 @@ def test_prompts_must_fit_together():
     ("answer", "told"),
     [
         (lambda n: [float("nan")] * n, "judge: expected finite scores, got nan for '.*' to 'soup'"),
-        (lambda n: [1.0] * (n - 1), "scores, one per answer"),
-        (lambda n: None, "expected a list of numbers, got None"),
+        (
+            lambda n: [1.0] * (n - 1),
+            "scores, one per answer, got [0-9]+ in a call about [0-9]+ answers, the first to 'soup'",
+        ),
+        (lambda n: None, "expected a list of numbers, got None in a call about .* the first to 'soup'"),
         (lambda n: ["good"] * n, "expected a list of numbers"),
     ],
     ids=["nan", "short", "none", "text"],
@@ -277,3 +281,57 @@ def test_half_precision_runs():
     assert half.adapters.values.dtype == torch.float32
     assert np.isfinite(half.final("kl")).all()
     assert result.config["dtype"] == "float32"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"objective": "grpo", "beta": [0.1, 1.0]},
+        {"objective": "dpo", "beta": [0.5, 4.0]},
+        {"epochs": 2},
+        {"held_out": PromptSet(ids=[[7, 7], [2], [3]], texts=["cake", "pie", "tart"], columns={"liked": [7, 3, 5]})},
+    ],
+    ids=str,
+)
+def test_a_step_in_parts_is_the_same_step(asked):
+    three = PromptSet(ids=[[1, 2, 3], [4], [5, 6]], texts=["soup", "stew", "pot"], columns={"liked": [3, 5, 7]})
+    shared = {"prompts": three, "steps": 3, "epochs": 1} | asked
+    whole = run(**shared)
+    for size in (1, 2):
+        parts = run(prompts_at_once=size, **shared)
+        assert parts.config == whole.config
+        np.testing.assert_allclose(parts.adapters.values, whole.adapters.values, atol=1e-4)
+        for name in ("reward", "gold", "kl", "reward_sd", "grad_norm"):
+            np.testing.assert_allclose(parts.at(2, name), whole.at(2, name), rtol=2e-3, atol=1e-6, err_msg=name)
+            np.testing.assert_allclose(parts.final(name), whole.final(name), rtol=2e-3, atol=1e-6, err_msg=name)
+    moved = (whole.adapters.values - run(**shared | {"steps": 1, "learning_rate": 1e-12}).adapters.values).abs().max()
+    assert moved > 0.01
+
+
+def test_the_reference_draws_what_policies_that_did_not_move_drew():
+    from kleash.train.lm_sweep import reference_samples
+
+    decode = " ".join
+    still = run(steps=1, learning_rate=1e-12, samples=4, final_samples=6)
+    for seed in (0, 1):
+        drawn = reference_samples(
+            still,
+            PROMPTS,
+            judge=judge,
+            gold=None,
+            decode=lambda ids: decode(map(str, ids)),
+            key=(EVALUATION, 1, 0),
+            index=[seed],
+            samples=6,
+            each=4,
+        )
+        assert drawn.reward.size == 2 * 8
+        np.testing.assert_allclose(still.final("reward")[:, seed], drawn.reward.mean())
+
+
+def test_half_precision_keeps_adapters_apart():
+    from kleash.train.adapters import attach
+
+    assert not any(layer.small for layer in attach(tiny().to(torch.bfloat16), groups=2, rank=2).layers.values())
+    assert all(layer.small for layer in attach(tiny(), groups=2, rank=2).layers.values())

@@ -69,6 +69,21 @@ def test_behavior_log_probabilities_are_those_of_an_unpadded_uncached_pass(kind)
     assert len(lengths) > 1
 
 
+def test_any_of_several_ends_ends_an_answer():
+    _, adapters, decoder = policies()
+    uniform = uniforms(seed=1, index=[0, 0], step=0, rows=24, length=6)
+    free = rollout(decoder, adapters, pad_left(PROMPTS), uniform=uniform, eos=[])
+    ended = rollout(decoder, adapters, pad_left(PROMPTS), uniform=uniform, eos=[EOS, 4])
+    last = set()
+    for row, group in itertools.product(range(24), range(2)):
+        words = free.tokens[group, row].tolist()
+        stop = next((i + 1 for i, word in enumerate(words) if word in (EOS, 4)), 6)
+        assert ended.tokens[group, row, : int(ended.mask[group, row].sum())].tolist() == words[:stop]
+        assert bool(ended.finished[group, row]) == (words[stop - 1] in (EOS, 4))
+        last.add(words[stop - 1])
+    assert {EOS, 4} < last
+
+
 @pytest.mark.parametrize("temperature", [1.0, 2.0])
 def test_answers_come_as_often_as_enumeration_says(temperature):
     """Chi-square over all answers to prompts of unequal length, 4 of 4 tests at a false-alarm rate of 1e-3 each.

@@ -54,7 +54,9 @@ class GroupedLinear(nn.Module):  # type: ignore[misc]
         groups, inner, rank = A.shape
         outer = B.shape[2]
         self.groups, self.outer = groups, outer
-        self.small = inner * outer <= _MERGE_UP_TO * rank * (inner + outer)
+        # in half precision W + s A B would lose what of A B lies below the last bit of W
+        exact = base.weight.dtype == A.dtype
+        self.small = exact and inner * outer <= _MERGE_UP_TO * rank * (inner + outer)
         self.merged: Tensor | None = None
 
     @property
@@ -84,7 +86,7 @@ class GroupedLinear(nn.Module):  # type: ignore[misc]
         rows = x.reshape(self.groups, -1, x.shape[-1])
         if self.small:
             weight = self.multiplied_out() if self.merged is None else self.merged
-            bias = self.bias
+            bias = self.base.bias
             out = torch.bmm(rows, weight) if bias is None else torch.baddbmm(bias, rows, weight)
             return out.reshape(*x.shape[:-1], self.outer)
         low = torch.bmm(rows, self.adapter_a.to(x.dtype))
@@ -153,11 +155,18 @@ class GroupedLoRA:
             for layer in self.layers.values():
                 layer.merged = None
 
-    def backward(self, loss: Tensor) -> None:
-        """Differentiate a scalar, the sum of the groups' losses, into :attr:`gradients`, replacing what was there."""
+    def backward(self, loss: Tensor, *, add: bool = False) -> None:
+        """Differentiate a scalar, the sum of the groups' losses, into :attr:`gradients`.
+
+        What was there is replaced, or with ``add`` added to: the parts of a batch too large for memory.
+        """
         parts = [part for layer in self.layers.values() for part in (layer.adapter_a, layer.adapter_b)]
         found = torch.autograd.grad(loss, parts, materialize_grads=True)
-        torch.cat([part.reshape(self.groups, -1) for part in found], dim=1, out=self.gradients)
+        flat = [part.reshape(self.groups, -1) for part in found]
+        if add:
+            self.gradients += torch.cat(flat, dim=1)
+        else:
+            torch.cat(flat, dim=1, out=self.gradients)
 
     def export(self, group: int, path: str | Path, *, base_model: str | None = None) -> None:
         """Write one group in PEFT's format: ``adapter_config.json`` and ``adapter_model.safetensors`` in a folder.

@@ -53,13 +53,15 @@ def ask(
 ) -> NDArray[np.float64]:
     """What a judge says, checked."""
     told = who(prompts=texts, completions=answers, completion_ids=ids, **columns)
+    where = f"in a call about {len(answers)} answers, the first to {texts[0]!r:.60}"
     try:
         scores = np.asarray([float(value) for value in told], dtype=np.float64)
     except (TypeError, ValueError):
-        raise DataError(_checks.message(name, expected="a list of numbers", got=f"{told!r:.80}")) from None
+        got = f"{told!r:.80} {where}"
+        raise DataError(_checks.message(name, expected="a list of numbers", got=got)) from None
     if scores.shape != (len(answers),):
         expected = f"{len(answers)} scores, one per answer"
-        raise DataError(_checks.message(name, expected=expected, got=f"{scores.size}"))
+        raise DataError(_checks.message(name, expected=expected, got=f"{scores.size} {where}"))
     if not np.isfinite(scores).all():
         bad = int(np.flatnonzero(~np.isfinite(scores))[0])
         asked = f"{scores[bad]} for {answers[bad]!r:.60} to {texts[bad]!r:.60}"

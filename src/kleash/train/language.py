@@ -68,6 +68,7 @@ class TrainingOptions:
     learning_rate: float = 1e-4
     schedule: str = "linear"
     prompts_per_step: int | None = None
+    prompts_at_once: int | None = None
     max_new_tokens: int = 64
     temperature: float = 1.0
     rank: int = 16
@@ -204,6 +205,7 @@ _TEXTS = ("use", "column", "device", "objective", "schedule")
 _WHOLE: Mapping[str, int] = {
     "epochs": 1,
     "prompts_per_step": 1,
+    "prompts_at_once": 1,
     "max_new_tokens": 1,
     "rank": 1,
     "evaluate_every": 1,

@@ -124,6 +124,7 @@ def train_lm(
     final_samples: int = 64,
     checkpoint_every: int = 25,
     chunk: int | None = None,
+    prompts_at_once: int | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     kind: str = "lm-sweep",
@@ -174,6 +175,9 @@ def train_lm(
         Steps between checkpoints; also on Ctrl-C and when a judge fails.
     chunk
         See :func:`kleash.train.objectives.score`.
+    prompts_at_once
+        How many of a step's prompts are sampled, judged and differentiated at a time; default: all. The gradient is
+        the same to rounding, the memory that of the part; an interrupted run may go on with another number.
     out, resume, kind, config, inputs
         A run folder (:mod:`kleash.runs`), whether to go on with what is there, what sort of run it is, and more plain
         data that settles the result and that a run is recognised by.
@@ -220,6 +224,9 @@ def train_lm(
         final_samples=_checks.integer(final_samples, name="final_samples", at_least=2),
         checkpoint_every=_checks.integer(checkpoint_every, name="checkpoint_every", at_least=1),
         chunk=chunk,
+        prompts_at_once=None
+        if prompts_at_once is None
+        else _checks.integer(prompts_at_once, name="prompts_at_once", at_least=1),
     )
     decoder = Decoder(model)
     for name, some in (("prompts", prompts), ("held_out", held_out)):

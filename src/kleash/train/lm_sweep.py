@@ -188,6 +188,7 @@ def sweep_model(
         steps=config.steps,
         samples=config.samples,
         prompts_per_step=training.prompts_per_step,
+        prompts_at_once=training.prompts_at_once,
         objective=training.objective,  # type: ignore[arg-type]
         options=training.options,
         epochs=training.epochs,
@@ -220,7 +221,13 @@ def sweep_model(
     ask_all: dict[str, Any] = {"judge": judge, "gold": gold, "decode": decode}
     untouched = [
         reference_samples(
-            run, some, **ask_all, key=(EVALUATION, config.steps, 0), index=[s], samples=training.final_samples
+            run,
+            some,
+            **ask_all,
+            key=(EVALUATION, config.steps, 0),
+            index=[s],
+            samples=training.final_samples,
+            each=config.samples,
         )
         for s in range(config.seeds)
     ]
@@ -261,6 +268,7 @@ def reference_samples(
     key: tuple[int, int, int],
     index: Sequence[int],
     samples: int,
+    each: int | None = None,
 ) -> Samples:
     """Scored answers of the untouched reference: what a forecast needs, and what a gain is measured against.
 
@@ -274,19 +282,24 @@ def reference_samples(
         As in :func:`kleash.train.lm.train_lm`.
     key, index
         Which stream of random numbers (purpose, step, piece), and of which seed.
+    each
+        Answers per prompt that are drawn together, and so which random numbers an answer gets: with those of training
+        the last evaluation's own. ``samples`` is rounded up to a multiple; default: all together.
     """
     purpose, step, piece = key
     texts: list[str] = []
     place: list[int] = []
     ids: list[list[int]] = []
     per_step = int(run.config["prompts_per_step"])
-    for number, start in enumerate(range(0, len(prompts), per_step)):
+    each = samples if each is None else each
+    starts = list(range(0, len(prompts), per_step)) * -(-samples // each)
+    for number, start in enumerate(starts):
         which = list(range(start, min(start + per_step, len(prompts))))
         uniform = uniforms(
             seed=int(run.config["seed"]),
             index=index,
             step=step,
-            rows=len(which) * samples,
+            rows=len(which) * each,
             length=int(run.config["max_new_tokens"]),
             piece=piece + number,
             purpose=purpose,

@@ -54,20 +54,25 @@ class Settings:
     final_samples: int
     checkpoint_every: int
     chunk: int | None
+    prompts_at_once: int | None
 
     def told(self) -> dict[str, Any]:
-        """Plain data of what settles the result; how often a checkpoint is made does not."""
-        plain = {
-            name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("checkpoint_every", "chunk")
-        }
+        """Plain data of what settles the result; how often a checkpoint is made and how memory is saved do not."""
+        left_out = ("checkpoint_every", "chunk", "prompts_at_once")
+        plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in left_out}
         return plain | {"eos": list(self.eos), "options": dict(self.options)}
 
 
 @dataclass(kw_only=True, eq=False)
 class _Batch:
-    """One piece of sampling, with what everybody said of it."""
+    """Answers to some of the prompts that belong together, with what everybody said of them.
+
+    ``share`` is how much of all those answers they are, ``start`` the row of the first among them.
+    """
 
     which: list[int]
+    share: float
+    start: int
     rolled: Rollout
     same: Distinct
     prompts: Prompts
@@ -177,21 +182,38 @@ class Loop:
         settings = self.settings
         which = _which(step, len(self.prompts), settings)
         learning_rate = rate(settings.learning_rate, schedule=settings.schedule, step=step, steps=settings.steps)
-        with self.adapters.merged():  # once for drawing and scoring
-            batch = self.draw(self.prompts, which, samples=settings.samples, key=(TRAINING, step, 0))
-            extra = self.look(step, batch) if step % settings.evaluate_every == 0 else {}
-            ref_hidden = reference_hidden(self.decoder, self.adapters, batch.prompts, batch.rolled, same=batch.same)
-            scores = self.score(batch, ref_hidden)
-            table = summary(batch.rolled, scores, batch.reward, beta=self.betas)
-            old_logp = scores.logp.detach() if settings.epochs > 1 else None
-            self.adapters.backward(self.loss(batch, scores, step, old_logp).sum())
+        whole = settings.prompts_at_once is None or settings.prompts_at_once >= len(which)
+        once = self.adapters.merged if whole else contextlib.nullcontext  # several backward passes need one each
+        with once():
+            parts = self.draw(self.prompts, which, samples=settings.samples, key=(TRAINING, step, 0))
+            extra = self.look(step, parts) if step % settings.evaluate_every == 0 else {}
+            self.measure_unit(parts)
+            told, again = [], []
+            for number, batch in enumerate(parts):
+                ref = reference_hidden(self.decoder, self.adapters, batch.prompts, batch.rolled, same=batch.same)
+                with self.adapters.merged():
+                    scores = self.score(batch, ref)
+                    told.append(summary(batch.rolled, scores, batch.reward, beta=self.betas))
+                    old_logp = scores.logp.detach() if settings.epochs > 1 else None
+                    loss = self.loss(batch, scores, step, old_logp).sum() * batch.share
+                    self.adapters.backward(loss, add=number > 0)
+                if settings.epochs > 1:
+                    again.append((batch, ref, old_logp))
         self.torn = True
         norm = self.adam.step(learning_rate)
         for _ in range(1, settings.epochs):
-            with self.adapters.merged():
-                self.adapters.backward(self.loss(batch, self.score(batch, ref_hidden), step, old_logp).sum())
+            for number, (batch, ref, old_logp) in enumerate(again):
+                with self.adapters.merged():
+                    loss = self.loss(batch, self.score(batch, ref), step, old_logp).sum() * batch.share
+                    self.adapters.backward(loss, add=number > 0)
             self.adam.step(learning_rate)
+        table = together([batch.share for batch in parts], told)
         return self.table(step, table | extra | {"grad_norm": norm, "learning_rate": learning_rate})
+
+    def measure_unit(self, parts: Sequence[_Batch]) -> None:
+        """The unit of the judge: the SD of the first scores that differ, of all parts of a step together."""
+        centred = torch.cat([within_prompt(batch.reward, batch.rolled) for batch in parts], dim=1)
+        self.unit = torch.where(self.unit > 0, self.unit, centred.std(dim=1, correction=0))
 
     def score(self, batch: _Batch, ref_hidden: Tensor | None = None) -> objectives.Scores:
         """What policies and reference say of a batch."""
@@ -211,16 +233,17 @@ class Loop:
         rolled, reward = batch.rolled, batch.reward
         beta = torch.as_tensor(self.betas, dtype=torch.float32, device=reward.device)
         if settings.objective == "dpo":
-            uniform = uniforms(
-                seed=settings.seed, index=self.index, step=step, rows=reward.shape[1] // 2, length=1, purpose=LABELS
-            )[..., 0].to(reward.device)
+            pairs = reward.shape[1] // 2
+            rows = round(pairs / batch.share)  # of the whole step
+            uniform = uniforms(seed=settings.seed, index=self.index, step=step, rows=rows, length=1, purpose=LABELS)[
+                :, batch.start // 2 : batch.start // 2 + pairs, 0
+            ].to(reward.device)
             labels = {"uniform": uniform} | dict(settings.options)
             return objectives.dpo_loss(scores, rolled.mask, reward, rolled.prompt, beta, **labels)
         stale: dict[str, Any] = {} if old_logp is None else {"old_logp": old_logp, "clip": settings.clip}
         if settings.objective == "grpo":
             return objectives.grpo_loss(scores, rolled.mask, reward, rolled.prompt, beta, **stale, **settings.options)
         centred = within_prompt(reward, rolled)
-        self.unit = torch.where(self.unit > 0, self.unit, centred.std(dim=1, correction=0))
         unit = torch.where(self.unit > 0, self.unit, 1.0)
         return objectives.rloo_loss(
             scores,
@@ -235,7 +258,7 @@ class Loop:
     def finish(self) -> None:
         """Measure the trained policies on many answers; write rollouts and adapters."""
         some = self.prompts if self.held_out is None else self.held_out
-        sums, frames = [], []
+        sums, sizes, frames = [], [], []
         for batch in self.pieces(some, samples=self.settings.final_samples, step=self.settings.steps):
             with torch.no_grad(), self.adapters.merged():
                 scores = self.score(batch)
@@ -243,14 +266,11 @@ class Loop:
             gold = None if self.gold is None else self.scored(self.gold, "gold", some, batch)
             if gold is not None:
                 table["gold"] = gold.mean(dim=1)
-            sums.append((batch.rolled.tokens.shape[1], table))
+            sums.append(table)
+            sizes.append(batch.rolled.tokens.shape[1])
             if self.run is not None:
                 frames.append(self.frame(some, batch, scores, gold))
-        weight = torch.tensor([size for size, _ in sums], dtype=torch.float64)
-        weight /= weight.sum()
-        table = {
-            name: sum(w * one[name] for w, (_, one) in zip(weight.tolist(), sums, strict=True)) for name in sums[0][1]
-        }
+        table = together(sizes, sums)
         if self.evaluate is not None:
             table |= dict(self.evaluate(self.settings.steps, self.adapters))
         self.keep(self.table(self.settings.steps, table))
@@ -259,10 +279,9 @@ class Loop:
 
     # ---------------------------------------------------------------------------------------------- one batch
 
-    def draw(self, some: PromptSet, which: list[int], *, samples: int, key: tuple[int, int, int]) -> _Batch:
-        """Answers of all policies to some prompts, judged."""
+    def draw(self, some: PromptSet, which: list[int], *, samples: int, key: tuple[int, int, int]) -> list[_Batch]:
+        """Answers of all policies to some prompts, judged; in parts of ``prompts_at_once`` prompts."""
         settings = self.settings
-        prompts = pad_left([some.ids[i] for i in which], device=self.decoder.device)
         purpose, step, piece = key
         uniform = uniforms(
             seed=settings.seed,
@@ -273,14 +292,32 @@ class Loop:
             piece=piece,
             purpose=purpose,
         )
-        rolled = rollout(
-            self.decoder, self.adapters, prompts, uniform=uniform, eos=settings.eos, temperature=settings.temperature
-        )
-        batch = _Batch(
-            which=which, rolled=rolled, same=distinct(rolled), prompts=prompts, answers=[], reward=torch.empty(0)
-        )
-        batch.reward = self.scored(self.judge, "judge", some, batch)
-        return batch
+        size = settings.prompts_at_once or len(which)
+        parts = []
+        for start in range(0, len(which), size):
+            mine = which[start : start + size]
+            prompts = pad_left([some.ids[i] for i in mine], device=self.decoder.device)
+            rolled = rollout(
+                self.decoder,
+                self.adapters,
+                prompts,
+                uniform=uniform[:, start * samples : (start + len(mine)) * samples],
+                eos=settings.eos,
+                temperature=settings.temperature,
+            )
+            batch = _Batch(
+                which=mine,
+                share=len(mine) / len(which),
+                start=start * samples,
+                rolled=rolled,
+                same=distinct(rolled),
+                prompts=prompts,
+                answers=[],
+                reward=torch.empty(0),
+            )
+            batch.reward = self.scored(self.judge, "judge", some, batch)
+            parts.append(batch)
+        return parts
 
     def pieces(self, some: PromptSet, *, samples: int, step: int) -> Iterator[_Batch]:
         """Answers for measuring, in pieces no larger than a training step."""
@@ -292,7 +329,7 @@ class Loop:
             for number, start in enumerate(starts):
                 which = list(range(start, min(start + size, len(some))))
                 key = (EVALUATION, step, turn * len(starts) + number)
-                yield self.draw(some, which, samples=settings.samples, key=key)
+                yield from self.draw(some, which, samples=settings.samples, key=key)
 
     def scored(self, who: Judge, name: str, some: PromptSet, batch: _Batch) -> Tensor:
         """Scores (G, B), float64, each different answer asked about once."""
@@ -310,17 +347,14 @@ class Loop:
         scores = ask(who, name, texts, batch.answers, ids, columns)
         return torch.as_tensor(scores, device=rolled.tokens.device)[same.place]
 
-    def look(self, step: int, batch: _Batch) -> dict[str, Any]:
+    def look(self, step: int, parts: Sequence[_Batch]) -> dict[str, Any]:
         """Gold, and what the evaluation hook says, at a step."""
         found: dict[str, Any] = {}
-        if self.gold is not None and self.held_out is None:
-            found["gold"] = self.scored(self.gold, "gold", self.prompts, batch).mean(dim=1)
-        elif self.gold is not None and self.held_out is not None:
-            parts = [
-                (piece.rolled.tokens.shape[1], self.scored(self.gold, "gold", self.held_out, piece).mean(dim=1))
-                for piece in self.pieces(self.held_out, samples=self.settings.samples, step=step)
-            ]
-            found["gold"] = sum(size * value for size, value in parts) / sum(size for size, _ in parts)
+        if self.gold is not None:
+            some = self.prompts if self.held_out is None else self.held_out
+            asked = parts if self.held_out is None else self.pieces(some, samples=self.settings.samples, step=step)
+            gold = torch.cat([self.scored(self.gold, "gold", some, batch) for batch in asked], dim=1)
+            found["gold"] = gold.mean(dim=1)
         if self.evaluate is not None:
             found |= dict(self.evaluate(step, self.adapters))
         return found
@@ -344,6 +378,17 @@ class Loop:
             reward=batch.reward,
             gold=gold,
         )
+
+
+def together(weights: Sequence[float], parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Means over several sets of answers from the means over each; a root of a mean square is joined as such."""
+    total = sum(weights)
+    joined = {}
+    for name in parts[0]:
+        power = 2 if name == "reward_sd" else 1
+        mean = sum(weight / total * part[name] ** power for weight, part in zip(weights, parts, strict=True))
+        joined[name] = mean if power == 1 else mean**0.5
+    return joined
 
 
 def _which(step: int, size: int, settings: Settings) -> list[int]:

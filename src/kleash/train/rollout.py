@@ -104,7 +104,7 @@ def rollout(
     logp = torch.zeros(groups * rows, limit, dtype=torch.float64, device=device)
     mask = torch.zeros(groups * rows, limit, dtype=torch.bool, device=device)
     alive = torch.ones(groups * rows, dtype=torch.bool, device=device)
-    with torch.no_grad(), adapters.merged():
+    with torch.inference_mode(), adapters.merged():
         batch = prompts.repeat(groups)
         last, cache = decoder.prefill(batch)
         padding = None if batch.mask is None else batch.mask.repeat_interleave(samples, dim=0)
@@ -122,7 +122,7 @@ def rollout(
             tokens[:, position] = torch.where(alive, drawn, 0)
             logp[:, position] = torch.where(alive, log_p.gather(1, drawn[:, None])[:, 0], 0.0)
             if ends.numel():
-                alive = alive & ~torch.isin(drawn, ends)
+                alive = alive & (drawn[:, None] != ends).all(dim=1)
                 if not bool(alive.any()):
                     used = position + 1
                     break

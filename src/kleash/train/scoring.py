@@ -18,7 +18,7 @@ from kleash.train.rollout import Rollout
 
 __all__ = ["Distinct", "distinct", "reference_hidden", "score_answers"]
 
-_SHORT, _FEW = 2, 512
+_SHORT, _FEW = 2, 256
 """Prompts of up to two tokens are run again with each of up to 512 answers: cheaper there than a pass of their own."""
 
 
@@ -37,11 +37,19 @@ def distinct(rolled: Rollout) -> Distinct:
     """Which rows of a rollout are the same answer to the same prompt."""
     groups, rows, length = rolled.tokens.shape
     tokens = torch.where(rolled.mask, rolled.tokens, -1).reshape(-1, length)  # -1: an end is not a token 0
-    keys = torch.cat([rolled.prompt.repeat(groups)[:, None], tokens], dim=1)
-    _, place, counts = torch.unique(keys, dim=0, return_inverse=True, return_counts=True)
-    order = torch.argsort(place, stable=True)
-    first = order[counts.cumsum(0) - counts]
-    return Distinct(first=first, place=place.reshape(groups, rows))
+    keys = torch.cat([rolled.prompt.repeat(groups)[:, None], tokens], dim=1).cpu().numpy()
+    seen: dict[bytes, int] = {}
+    first: list[int] = []
+    place = []
+    for row, key in enumerate(keys):
+        number = seen.setdefault(key.tobytes(), len(first))
+        if number == len(first):
+            first.append(row)
+        place.append(number)
+    device = tokens.device
+    return Distinct(
+        first=torch.tensor(first, device=device), place=torch.tensor(place, device=device).reshape(groups, rows)
+    )
 
 
 def score_answers(
@@ -70,9 +78,9 @@ def score_answers(
     groups, rows, length = rolled.tokens.shape
     if ref_hidden is None:
         ref_hidden = reference_hidden(decoder, adapters, prompts, rolled, same=same)
-    flat = prompts.repeat(groups)
-    which = torch.arange(len(flat), device=flat.ids.device).repeat_interleave(rows // len(prompts))
-    hidden = _hidden(decoder, flat, which, rolled.tokens.reshape(groups * rows, length))
+    hidden = _hidden(
+        decoder, prompts.repeat(groups), rows // len(prompts), rolled.tokens.reshape(groups * rows, length)
+    )
 
     def reference_head(states: Tensor) -> Tensor:
         with adapters.reference():
@@ -101,14 +109,26 @@ def reference_hidden(
         return _hidden(decoder, prompts, which, answers)[same.place]
 
 
-def _hidden(decoder: Decoder, prompts: Prompts, which: Tensor, answers: Tensor) -> Tensor:
-    """Hidden states (R, T, d) that predict the tokens of answers (R, T) to the prompts ``which`` (R,)."""
+def _hidden(decoder: Decoder, prompts: Prompts, which: Tensor | int, answers: Tensor) -> Tensor:
+    """Hidden states (R, T, d) that predict the tokens of answers (R, T).
+
+    ``which`` (R,) is the prompt of each, or how many in turn belong to each prompt: repeated rows have a gradient that
+    costs less than that of chosen ones.
+    """
+
+    def to_answers(by_prompt: Tensor) -> Tensor:
+        return by_prompt.repeat_interleave(which, dim=0) if isinstance(which, int) else by_prompt[which]
+
     if prompts.mask is None and prompts.ids.shape[1] <= _SHORT and len(answers) <= _FEW:
-        return decoder.whole(torch.cat([prompts.ids[which], answers[:, :-1]], dim=1))[:, prompts.ids.shape[1] - 1 :]
+        ids = torch.cat([to_answers(prompts.ids), answers[:, :-1]], dim=1)
+        return decoder.whole(ids)[:, prompts.ids.shape[1] - 1 :]
     last, cache = decoder.prefill(prompts)
-    hidden = last[which][:, None]
+    hidden = to_answers(last)[:, None]
     if answers.shape[1] == 1:
         return hidden
-    cache.batch_select_indices(which)
-    padding = None if prompts.mask is None else prompts.mask[which]
+    if isinstance(which, int):
+        cache.batch_repeat_interleave(which)
+    else:
+        cache.batch_select_indices(which)
+    padding = None if prompts.mask is None else to_answers(prompts.mask)
     return torch.cat([hidden, decoder.extend(answers[:, :-1], cache=cache, prompts=padding)], dim=1)
