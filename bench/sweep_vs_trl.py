@@ -7,7 +7,7 @@ logging, saving, checkpointing of activations or progress bar, the plain generat
 RLOO and GRPO. The comparison is with adapters (TRL puts none on the output head; kleash does); full fine-tuning, which
 gives no adapter and needs a second copy of the model, is shown beside it: on 0.1 million weights it is faster.
 
-Run with ``python bench/sweep_vs_trl.py [--runs 5] [--steps 40] [--threads 1]``; needs trl. Times depend on the machine
+Run with ``python bench/sweep_vs_trl.py [--runs 5] [--steps 40] [--threads 2]``; needs trl. Times depend on the machine
 and its load, ratios less.
 """
 
@@ -160,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--inner", nargs=4, metavar=("NAME", "SAMPLES", "STEPS", "THREADS"))
     options = parser.parse_args(arguments)
     if options.inner:
