@@ -38,8 +38,37 @@ def test_patience_needs_a_row():
 
 def test_equal_and_missing():
     assert fallen([1.0, 1.0], [1.0, 1.0]) == 1.0
-    assert fallen([1.0, 1.0], [0.0, 0.0]) == 0.0
+    assert fallen([1.0, 1.0], [0.0, 0.0]) == 0.25  # two equal signs by chance
+    assert fallen(np.ones(30), np.zeros(30)) < 1e-8
     with pytest.raises(ShapeError):
         fallen([1.0], [0.0])
     with pytest.raises(OptionError, match="false_alarm"):
         GoldPeak(looks=5, false_alarm=0.0)
+
+
+def test_prompts_without_gold_are_left_out_and_stop_nothing_being_seen():
+    rng = np.random.default_rng(0)
+    gone = np.where(np.arange(40) % 4 == 0, np.nan, 0.0)
+    before, now = rng.normal(1.0, 0.1, 40) + gone, rng.normal(0.0, 0.1, 40)
+    known = ~np.isnan(before)
+    assert fallen(before, now) == fallen(before[known], now[known]) < 1e-10
+    assert fallen(before, np.where(known, np.nan, now)) == 1.0  # no prompt has both
+    watch = GoldPeak(looks=5, patience=1)
+    found = [watch.update(i, rng.normal(m, 0.1, 40) + gone) for i, m in enumerate([0.0, 1.0, 0.2])]
+    assert found == [False, False, True]
+    assert watch.best_step == 1
+
+
+def test_a_measurement_without_any_gold_is_none():
+    watch = GoldPeak(looks=5, patience=2)
+    high, low, none = np.ones(20), np.zeros(20), np.full(20, np.nan)
+    assert [watch.update(i, g) for i, g in enumerate([high, low, none, low])] == [False, False, False, True]
+
+
+def test_the_stated_power():
+    """Of 400 falls of 0.7 standard deviations, half by the t distribution's own power; 5 standard errors either way."""
+    rng = np.random.default_rng(2)
+    level = GoldPeak(looks=20).level
+    for size, share in ((0.7, 0.545), (1.0, 0.949)):
+        seen = np.mean([fallen(rng.normal(size, 1.0, 32), np.zeros(32)) < level for _ in range(400)])
+        assert abs(seen - share) < 5 * np.sqrt(share * (1 - share) / 400)

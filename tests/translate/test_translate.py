@@ -180,6 +180,14 @@ def test_numbers_out_of_range_are_refused_even_where_they_are_not_needed(told):
         translate_beta(0.1, target="trl-rloo", **told)
 
 
+def test_true_false_and_none_are_taken_as_python_writes_them():
+    off = translate_beta(0.5, target="trl-grpo", settings={"scale_rewards": "none"}).value
+    for written in (False, "False", "false", None, "None"):
+        assert translate_beta(0.5, target="trl-grpo", settings={"scale_rewards": written}).value == off
+    on = translate_beta(0.5, target="trl-rloo", settings={"normalize_advantages": True})
+    assert any("normalize_advantages" in line for line in on.assumes)
+
+
 def test_names_are_corrected():
     with pytest.raises(OptionError, match="did you mean 'verl-loss'"):
         translate_beta(1.0, target="verl-los")

@@ -52,6 +52,7 @@ class Run:
         prompts: list[str] | None = None,
         name: str = "reference",
         start: np.ndarray | None = None,
+        eval_dataset: int | None = None,
         **settings: Any,
     ) -> None:
         self.world = puzzle(world)
@@ -99,7 +100,10 @@ class Run:
             length = self.world.tokens.mask.shape[1]
             args = config(**common, num_generations=4, max_completion_length=length, reward_weights=[1.0, 0.0])
             data = Dataset.from_dict({"prompt": asked})
-            self.trainer = trainer(**shared, args=args, train_dataset=data, reward_funcs=[judge, quality])
+            held = None if eval_dataset is None else Dataset.from_dict({"prompt": ["?"] * eval_dataset})
+            self.trainer = trainer(
+                **shared, args=args, train_dataset=data, eval_dataset=held, reward_funcs=[judge, quality]
+            )
         self.callback: Any = None
         if with_callback:
             options = {"every": 3, "n_prompts": 8, "n_answers": 2} | (callback or {})

@@ -10,7 +10,7 @@ from kleash import _checks
 from kleash.conformance.roots import Objective, Puzzle
 from kleash.errors import ConfigError, OptionError
 
-__all__ = ["NAMES", "PUZZLES", "Case", "built_in", "case_of", "puzzle"]
+__all__ = ["NAMES", "PUZZLES", "Case", "built_in", "case_of", "needs_torch", "puzzle"]
 
 Name = Literal["kleash", "trl-grpo", "trl-rloo", "trl-dpo"]
 NAMES: tuple[str, ...] = get_args(Name)
@@ -35,7 +35,14 @@ _KNOWN: Mapping[str, Mapping[str, Any]] = {
     },
     "trl-rloo": {"beta": 0.05, "num_generations": 2, "normalize_advantages": False},
     "trl-dpo": {"beta": 0.1, "labels": "bernoulli", "label_scale": 1.0},
-    "kleash": {"beta": 1.0},
+    "kleash": {
+        "beta": 1.0,
+        "objective": "tabular",
+        "samples": 8,
+        "penalty": "k1",
+        "scale_rewards": "group",
+        "kl_in_loss": "k3",
+    },
 }
 """The settings that are understood, with the trainer's defaults (TRL 1.16); labels are ours."""
 _MEAN = ("grpo", "sapo")
@@ -82,7 +89,7 @@ class Case:
         """What the documentation of the trainer makes of the settings."""
         beta = float(self.value("beta"))
         if self.trainer == "kleash":
-            return Objective(beta=beta)
+            return self._own(beta)
         if self.trainer == "trl-rloo":
             return Objective(beta=beta, group_size=self.value("num_generations"))
         if self.trainer == "trl-dpo":
@@ -97,6 +104,22 @@ class Case:
             group_size=self.value("num_generations"),
             sd_floor=1e-4,
             policy_weight=self._policy_weight(),
+        )
+
+    def _own(self, beta: float) -> Objective:
+        name = _checks.choice(str(self.value("objective")), ("tabular", "rloo", "grpo", "dpo"), name="objective")
+        _checks.choice(str(self.value("penalty")), ("k1", "own-k1", "full"), name="penalty")
+        if name == "dpo":
+            return Objective(beta=beta, labels="bernoulli")
+        if name != "grpo":
+            return Objective(beta=beta)
+        scale = _checks.choice(str(self.value("scale_rewards")), ("group", "none"), name="scale_rewards")
+        kind = _checks.choice(str(self.value("kl_in_loss")), ("k3", "k3-corrected"), name="kl_in_loss")
+        return Objective(
+            beta=beta,
+            advantage="group-standardised" if scale == "group" else "centred",
+            penalty="k3-in-loss" if kind == "k3" else "k3-in-loss-with-ratio",
+            group_size=self.value("samples"),
         )
 
     def _policy_weight(self) -> float:
@@ -182,6 +205,25 @@ def built_in(trainer: str, *, quick: bool = False) -> list[Case]:
             ("words", {"beta": 0.5, "label_scale": 0.5}),
         ]
     else:
-        rows = [("coin", {"beta": 1.0}), ("three", {"beta": 0.5}), ("points", {"beta": 15.0})]
+        corrected = {"objective": "grpo", "kl_in_loss": "k3-corrected"}
+        rows = [
+            ("coin", {"beta": 1.0}),
+            ("three", {"beta": 0.5}),
+            ("points", {"beta": 15.0}),
+            ("words", {"beta": beta["words"], "objective": "rloo"}),
+            ("words", {"beta": beta["words"], "objective": "rloo", "penalty": "full"}),
+            ("points", {"beta": beta["points"], "objective": "rloo"}),
+            ("coin", {"beta": 1.0, "objective": "grpo"}),
+            ("coin", {"beta": 1.0, **corrected}),
+            ("three", {"beta": beta["three"], **corrected, "scale_rewards": "none"}),
+            ("words", {"beta": beta["words"], **corrected, "scale_rewards": "none"}),
+            ("three", {"beta": 0.5, "objective": "dpo"}),
+            ("words", {"beta": 0.5, "objective": "dpo"}),
+        ]
     cases = [Case(trainer=trainer, world=world, settings=settings) for world, settings in rows]
     return cases[:2] if quick else cases
+
+
+def needs_torch(case: Case) -> bool:
+    """Whether a case of kleash's own is one of its language-model engine."""
+    return case.trainer == "kleash" and case.value("objective") != "tabular"

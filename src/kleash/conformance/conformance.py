@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +14,15 @@ import numpy as np
 
 from kleash import _checks, _files
 from kleash._version import version
-from kleash.conformance.cases import NAMES, Case, built_in, puzzle
+from kleash.conformance.cases import NAMES, Case, built_in, needs_torch, puzzle
 from kleash.conformance.roots import Puzzle, visits
 from kleash.conformance.verdicts import Conformance, Prediction, judge, predict
-from kleash.errors import DataError
+from kleash.errors import DataError, DependencyError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from kleash.conformance.trl_runs import Trace
 
     Floats = NDArray[np.float64]
 
@@ -39,6 +43,7 @@ class ConformanceResult:
     versions: Mapping[str, str]
     seed: int
     inputs: tuple[Mapping[str, Any], ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -56,6 +61,7 @@ class ConformanceResult:
             "name": self.name,
             "versions": dict(self.versions),
             "passed": self.passed,
+            "notes": list(self.notes),
             "rows": [row.to_dict() for row in self.rows],
         }
 
@@ -96,11 +102,18 @@ def run_conformance(
     Raises
     ------
     DependencyError
-        TRL is missing, or of a version that was not tested.
+        TRL is missing, or of a version that was not tested; torch is missing and ``cases`` need it.
     """
     _checks.choice(name, NAMES, name="NAME")
     versions = {"kleash": version(), **({} if name == "kleash" else trl_versions())}
     chosen = built_in(name, quick=quick) if cases is None else list(cases)
+    notes: tuple[str, ...] = ()
+    if any(map(needs_torch, chosen)) and find_spec("torch") is None:
+        if cases is not None:
+            fix = "pip install 'kleash[train]'"
+            raise DependencyError(_checks.message("objective", expected="torch to run it", got="none", fix=fix))
+        chosen = [case for case in chosen if not needs_torch(case)]
+        notes = ("the language-model engine's objectives were left out: they need pip install 'kleash[train]'",)
     sizes = _QUICK if quick else (_BATCHES, _STEPS, _BATCH)
     rows = []
     for done, case in enumerate(chosen):
@@ -116,7 +129,9 @@ def run_conformance(
         rows.append(row)
     if progress is not None:
         progress(len(chosen), len(chosen))
-    return ConformanceResult(name=name, rows=tuple(rows), versions=versions, seed=seed, inputs=tuple(inputs))
+    return ConformanceResult(
+        name=name, rows=tuple(rows), versions=versions, seed=seed, inputs=tuple(inputs), notes=notes
+    )
 
 
 def run_case(case: Case, *, sizes: tuple[int, int, int] = (_BATCHES, _STEPS, _BATCH), seed: int = 0) -> Conformance:
@@ -127,18 +142,14 @@ def run_case(case: Case, *, sizes: tuple[int, int, int] = (_BATCHES, _STEPS, _BA
     world, objective = puzzle(case.world), case.objective
     prediction = predict(world, objective)
     batches, steps, batch = sizes
-    if case.trainer == "kleash":
+    if case.trainer == "kleash" and not needs_torch(case):
         held, paths, unit = _tabular(world, objective.beta, prediction, batches, batch, seed)
     else:
-        from kleash.conformance.trl_runs import gradient_unit, run_trl
-
-        unit = gradient_unit(case, world, prediction.hold)
-        held = run_trl(case, world, start=prediction.hold, steps=batches, rate=None, batch=batch, seed=seed).update
+        run, unit = _runner(case, world, prediction)
+        held = run(start=prediction.hold, steps=batches, rate=None, batch=batch, seed=seed).update
         rate = unit * _rate(case, world, prediction)
         paths = [
-            run_trl(
-                case, world, start=world.reference_logits, steps=steps, rate=rate, batch=batch, seed=seed + 1 + i
-            ).logits
+            run(start=world.reference_logits, steps=steps, rate=rate, batch=batch, seed=seed + 1 + i).logits
             for i in range(2)
         ]
     return judge(
@@ -161,6 +172,17 @@ def trl_versions() -> dict[str, str]:
     from kleash.integrations.versions import require_trl
 
     return require_trl()
+
+
+def _runner(case: Case, world: Puzzle, prediction: Prediction) -> tuple[Callable[..., Trace], float]:
+    """What trains a case, and what its loss is divided by."""
+    if case.trainer == "kleash":
+        from kleash.conformance.own_runs import own_unit, run_own
+
+        return partial(run_own, case, world), own_unit(case)
+    from kleash.conformance.trl_runs import gradient_unit, run_trl
+
+    return partial(run_trl, case, world), gradient_unit(case, world, prediction.hold)
 
 
 def _rate(case: Case, world: Puzzle, prediction: Prediction) -> Floats:

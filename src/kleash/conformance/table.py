@@ -20,6 +20,7 @@ def conformance_table(result: ConformanceResult) -> RenderableType:
     parts: list[RenderableType] = [Text(f"Conformance of {result.name} ({versions})", style="bold")]
     for row in result.rows:
         parts += [Text(), *_row(row)]
+    parts += [text for note in result.notes for text in (Text(), Text(note, style="dim"))]
     parts += [Text(), Text("Judge's score and KL in nats per answer, ± 95 %.", style="dim")]
     return Group(*parts)
 

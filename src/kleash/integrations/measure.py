@@ -80,6 +80,22 @@ def evaluating(model: Any) -> Iterator[None]:
         model.train(was)
 
 
+@contextlib.contextmanager
+def _own_settings_off(model: Any) -> Iterator[None]:
+    """Without the model's generation settings, which ``generate`` puts wherever it was not told otherwise."""
+    from transformers import GenerationConfig
+
+    holders = [model, *([model.get_base_model()] if hasattr(model, "get_base_model") else [])]  # adapters around it
+    was = [holder.generation_config for holder in holders]
+    try:
+        for holder in holders:
+            holder.generation_config = GenerationConfig()
+        yield
+    finally:
+        for holder, settings in zip(holders, was, strict=True):
+            holder.generation_config = settings
+
+
 def sample_answers(
     model: Any,
     prompts: Sequence[Sequence[int]],
@@ -94,8 +110,9 @@ def sample_answers(
 ) -> list[list[list[int]]]:
     """``n`` answers per prompt, drawn from the policy itself: no top-k, no top-p, the end token included.
 
-    The trainer's random numbers are left where they were; the same seed gives the same numbers at every measurement, so
-    that differences between steps are paired.
+    What the model's own generation settings say (a repetition penalty, a least length) is not done: answers drawn so
+    are not the policy's. The trainer's random numbers are left where they were; the same seed gives the same numbers at
+    every measurement, so that differences between steps are paired.
     """
     from transformers import GenerationConfig
 
@@ -113,7 +130,7 @@ def sample_answers(
     flat = [list(prompt) for prompt in prompts for _ in range(n)]
     answers: list[list[int]] = []
     devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), torch.no_grad(), evaluating(model):
+    with torch.random.fork_rng(devices=devices), torch.no_grad(), evaluating(model), _own_settings_off(model):
         torch.manual_seed(seed)
         for start in range(0, len(flat), batch):
             rows = flat[start : start + batch]

@@ -14,23 +14,25 @@ from transformers import Trainer, TrainerCallback
 from kleash import _checks, _files
 from kleash._checks import message
 from kleash.errors import ConfigError, DataError, OptionError
-from kleash.frontier import Estimates, Frontier, Replicates
 from kleash.integrations.measure import Reference, full_kl_of, sample_answers
 from kleash.integrations.peak import GoldPeak
+from kleash.integrations.prompts import prompt_rows, token_ids
+from kleash.integrations.records import answer_lines, array, frontier_of, kept_answers, lines, mean, mean_se
+from kleash.integrations.scores import choose, score
 from kleash.integrations.versions import require_trl
-from kleash.runs import open_run
+from kleash.runs import Run, open_run
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
+    from kleash.frontier import Frontier
 
 __all__ = ["KleashCallback"]
 
 _TRAINERS = ("GRPOTrainer", "RLOOTrainer", "DPOTrainer", "OnlineDPOTrainer")
 _QUANTITIES = ("reward", "gold", "kl", "length")
-_PROMPTS = "prompts.jsonl"
-_DRAWS = 400  # bootstrap draws over prompts kept with the frontier: their spread is read to 4 %
+_PROMPTS, _ANSWERS = "prompts.jsonl", "rollouts.jsonl"
+_ANEW = 1_000_003  # added to the seed where answers must be others than those of all measurements
+_TURNS = {"tools": "tools", "rollout_func": "a rollout function", "environments": "environments"}
+_PLAIN = {"top_k": 0, "top_p": 1.0, "min_p": None, "repetition_penalty": 1.0}
 _SAME_REFERENCE = 0.05  # nats by which a reference asked again may differ: bf16 and other machines stay below
 
 
@@ -121,6 +123,10 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
         if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
             fix = "train with plain accelerate, or without the callback"
             raise OptionError(message("weights", expected="whole on every process", got="DeepSpeed or FSDP", fix=fix))
+        for name, what in _TURNS.items():
+            if getattr(trainer, name, None):
+                fix = "train without the callback"
+                raise OptionError(message("answers", expected="one turn of the policy's own", got=what, fix=fix))
         self.trainer, self.kind = trainer, kind
         self.every = _checks.integer(every, name="every", at_least=1)
         self.n_answers = _checks.integer(n_answers, name="n_answers", at_least=1)
@@ -129,14 +135,15 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
         args = trainer.args
         self.folder = Path(args.output_dir) / "kleash" if run_dir is None else Path(run_dir)
         self.tokenizer = getattr(trainer, "_tokenizer", trainer.processing_class)
-        self.end_ids = list(getattr(trainer, "eos_token_ids", [self.tokenizer.eos_token_id]))
+        self.end_ids = _end_ids(trainer, self.tokenizer)
         limit = getattr(args, "max_completion_length", None) or getattr(args, "max_new_tokens", None) or 256
         self.max_new_tokens = _checks.integer(max_new_tokens or limit, name="max_new_tokens", at_least=1)
         self.temperature = float(getattr(args, "temperature", 1.0))
         self.batch = batch or args.per_device_eval_batch_size
-        self.rows = _rows(trainer, prompts, _checks.integer(n_prompts, name="n_prompts", at_least=2))
-        self.prompt_ids = [_token_ids(trainer, self.tokenizer, row) for row in self.rows]
-        self.judges, self.gold, self.gold_name = self._functions(gold)
+        self.rows = prompt_rows(trainer, prompts, _checks.integer(n_prompts, name="n_prompts", at_least=2))
+        self.prompt_ids = [token_ids(trainer, self.tokenizer, row) for row in self.rows]
+        chosen = choose(trainer, gold)
+        self.judge, self.gold, self.gold_name = chosen.judge, chosen.gold, chosen.gold_name
         if (stop_at_gold_peak or restore_best) and self.gold is None:
             fix = "gold=: a function, or the name of a reward function of weight 0"
             raise OptionError(message("gold", expected="true quality to stop by", got="none", fix=fix))
@@ -148,27 +155,21 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
         self.by_prompt: list[dict[str, Any]] = []
         self.stopped_at: int | None = None
         self._best: tuple[int, list[Any]] | None = None
-        self._run: Any = None
+        self._handed_over: dict[str, Any] | None = None
+        self._run: Run | None = None
         self._watch: GoldPeak | None = None
 
     # ------------------------------------------------------------------------------------------------ what TRL calls
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Open the run folder, take up what is there after a resume, and measure the reference."""
-        resumed = state.global_step > 0
-        there = (self.folder / "run.json").exists()
-        if there and not resumed:
-            fix = "name another output_dir or run_dir, or resume_from_checkpoint"
-            raise OptionError(message(f"{self.folder}", expected="a new folder", got="a run", fix=fix))
         looks = max(2, math.ceil(state.max_steps / self.every) + 1)
         self._watch = GoldPeak(looks=looks, patience=self.patience, false_alarm=self.false_alarm)
-        config = self._config()
         if state.is_world_process_zero:
-            self._run = open_run(self.folder, kind="trl", config=config, resume=there)
-        if there:
-            self._take_up(state.global_step)
-        if state.is_world_process_zero:
-            self._run.begin(seed=self.seed)
+            self._open(resumed=state.global_step > 0, step=state.global_step)
+        self.metrics, self.by_prompt = self._from_main([self.metrics, self.by_prompt])
+        for row in self.by_prompt if self.gold is not None else []:
+            self._watch.update(row["step"], array(row["gold"]))
         if not self.by_prompt:
             self._measure(args, state, control)
 
@@ -181,25 +182,32 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
         """Measure once more if need be, write the table, and give back the best weights if asked to."""
         if self.by_prompt and self.by_prompt[-1]["step"] != state.global_step:
             self._measure(args, state, control)
-        if state.is_world_process_zero:
+        if self.restore_best and self._best is not None:
+            for p, kept in zip(self._trained(), self._best[1], strict=True):
+                p.data.copy_(kept)
+            # The best of many measurements was also the luckiest: what is handed over is measured anew.
+            self._handed_over = {"step": self._best[0], **self.measure(seed=self.seed + _ANEW)}
+        if self._run is not None:
             results = {
                 "trainer": self.kind,
                 "gold": self.gold_name,
                 "stopped_at": self.stopped_at,
                 "best_step": self._watch.best_step if self._watch is not None and self.gold is not None else None,
-                "restored": self.restore_best,
+                "restored": None if self._best is None else self._best[0],
                 "reference_fingerprint": self.reference.fingerprint(self.prompt_ids[0]),
                 "notes": self._notes(),
             }
             self._run.finish(seed=self.seed, results=results, metrics=self.metrics, frontier=self.frontier())
-        if self.restore_best and self._best is not None:
-            for p, kept in zip(self._trained(), self._best[1], strict=True):
-                p.data.copy_(kept)
 
     # ------------------------------------------------------------------------------------------------------ measuring
 
-    def measure(self) -> dict[str, list[Any]]:
+    def measure(self, *, seed: int | None = None) -> dict[str, list[Any]]:
         """Measure the policy as it is: per prompt ``reward``, ``gold``, ``kl``, ``length``, and the answers drawn.
+
+        Parameters
+        ----------
+        seed
+            Of the answers drawn; default: that of all measurements, so that they are paired.
 
         Returns
         -------
@@ -210,7 +218,7 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
 
         accelerator = self.trainer.accelerator
         mine = range(accelerator.process_index, len(self.rows), accelerator.num_processes)
-        share = [self._measure_prompts(list(mine))] if mine else []
+        share = [self._measure_prompts(list(mine), self.seed if seed is None else seed)] if mine else []
         parts = gather_object(share) if accelerator.num_processes > 1 else share
         merged = {key: [None] * len(self.rows) for key in (*_QUANTITIES, "answers", "rewards", "golds")}
         for part in parts:
@@ -219,7 +227,7 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
                     merged[key][i] = value
         return merged
 
-    def _measure_prompts(self, which: list[int]) -> dict[int, dict[str, Any]]:
+    def _measure_prompts(self, which: list[int], seed: int) -> dict[int, dict[str, Any]]:
         pad = self.tokenizer.pad_token_id
         ids = [self.prompt_ids[i] for i in which]
         drawn = sample_answers(
@@ -230,7 +238,7 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
             temperature=self.temperature,
             end_ids=self.end_ids,
             pad_id=pad,
-            seed=self.seed + which[0],
+            seed=seed + which[0],
             batch=self.batch,
         )
         flat_ids = [p for p in ids for _ in range(self.n_answers)]
@@ -238,52 +246,27 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
         measured = full_kl_of(
             self.model, self.reference, flat_ids, flat, temperature=self.temperature, pad_id=pad, batch=self.batch
         )
-        rewards = self._score(self.judges, which, flat)
-        golds = self._score([(1.0, self.gold)], which, flat) if self.gold is not None else [None] * len(flat)
+        told: dict[str, Any] = {
+            "rows": [self.rows[i] for i in which for _ in range(self.n_answers)],
+            "answers": flat,
+            "tokenizer": self.tokenizer,
+            "state": self.trainer.state,
+        }
+        rewards = score(self.judge, **told)
+        golds = score([] if self.gold is None else [(1.0, self.gold)], **told)
         found = {}
         for k, i in enumerate(which):
             at = slice(k * self.n_answers, (k + 1) * self.n_answers)
             found[i] = {
                 "kl": float(np.mean([a.kl.sum() for a in measured[at]])),
                 "length": float(np.mean([len(a.ids) for a in measured[at]])),
-                "reward": _mean(rewards[at]),
-                "gold": _mean(golds[at]),
+                "reward": mean(rewards[at]),
+                "gold": mean(golds[at]),
                 "answers": measured[at],
                 "rewards": rewards[at],
                 "golds": golds[at],
             }
         return found
-
-    def _score(
-        self, functions: Sequence[tuple[float, Any]], which: list[int], flat: list[list[int]]
-    ) -> list[float | None]:
-        """Weighted sum of functions over the answers; None where every function says None, or none can be called."""
-        if not functions:
-            return [None] * len(flat)
-        rows = [self.rows[i] for i in which for _ in range(self.n_answers)]
-        prompts = [row["prompt"] for row in rows]
-        texts = self.tokenizer.batch_decode(flat, skip_special_tokens=True)
-        chat = isinstance(prompts[0], list)
-        completions = [[{"role": "assistant", "content": t}] for t in texts] if chat else texts
-        columns = {k: [row[k] for row in rows] for k in rows[0] if k not in ("prompt", "completion", "completion_ids")}
-        total: list[float | None] = [None] * len(flat)
-        for weight, function in functions:
-            values = function(
-                prompts=prompts,
-                completions=completions,
-                completion_ids=[list(a) for a in flat],
-                trainer_state=self.trainer.state,
-                log_extra=_ignore,
-                log_metric=_ignore,
-                **columns,
-            )
-            if len(values) != len(flat):
-                got = f"{len(values)} scores for {len(flat)} answers"
-                raise DataError(message(_name(function), expected="a score per answer", got=got))
-            for i, value in enumerate(values):
-                if value is not None and not math.isnan(value):
-                    total[i] = (total[i] or 0.0) + weight * float(value)
-        return total
 
     def _measure(self, args: Any, state: Any, control: Any) -> None:
         if self.by_prompt and self.by_prompt[-1]["step"] == state.global_step:
@@ -291,17 +274,19 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
         found = self.measure()
         row: dict[str, Any] = {"step": state.global_step, "beta": self._beta(), "seed": args.seed}
         for name in _QUANTITIES:
-            row[name], row[f"{name}_se"] = _mean_se(found[name])
+            row[name], row[f"{name}_se"] = mean_se(found[name])
         row |= {"n_prompts": len(self.rows), "n_answers": self.n_answers, "epoch": state.epoch}
         self.metrics.append(row)
         self.by_prompt.append({"step": state.global_step, **{name: found[name] for name in _QUANTITIES}})
         if state.is_world_process_zero:
             self._write(state.global_step, found)
         logged = {f"kleash/{k}": row[k] for k in ("kl", "kl_se", "reward", "reward_se", "gold", "gold_se", "length")}
+        due = control.should_log  # the trainer's own log, which writing one here would call done
         Trainer.log(self.trainer, {k: v for k, v in logged.items() if v is not None})
+        control.should_log = due
         if self.gold is None or row["gold"] is None or self._watch is None:
             return
-        peaked = self._watch.update(state.global_step, [math.nan if g is None else g for g in found["gold"]])
+        peaked = self._watch.update(state.global_step, array(found["gold"]))
         if self.restore_best and self._watch.best_step == state.global_step:
             self._best = (state.global_step, [p.detach().cpu().clone() for p in self._trained()])
         if self.stop and peaked:
@@ -312,104 +297,65 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
 
     def _write(self, step: int, found: dict[str, list[Any]]) -> None:
         for name, rows in (("metrics.jsonl", self.metrics), (_PROMPTS, self.by_prompt)):
-            _files.write_atomic(self.folder / name, "".join(_files.dump_json(row) + "\n" for row in rows))
-        if not self.dump:
-            return
-        lines = []
-        for i, answers in enumerate(found["answers"]):
-            for k, answer in enumerate(answers):
-                line = {
-                    "step": step,
-                    "prompt_id": i,
-                    "logp": answer.logp.tolist(),
-                    "ref_logp": answer.ref_logp.tolist(),
-                    "reward": found["rewards"][i][k],
-                    "gold": found["golds"][i][k],
-                }
-                lines.append(_files.dump_json({key: v for key, v in line.items() if v is not None}) + "\n")
-        (self.folder / "rollouts").mkdir(exist_ok=True)
-        _files.write_atomic(self.folder / "rollouts" / f"step_{step:06d}.jsonl", "".join(lines))
+            _files.write_atomic(self.folder / name, lines(rows))
+        if self.dump:
+            with open(self.folder / _ANSWERS, "a", encoding="utf-8") as file:
+                file.write(answer_lines(step, found))
 
     def frontier(self) -> Frontier:
-        """The table of this run: one row, the policy of the last measurement, against the reference."""
+        """The table of this run: one row against the reference; the policy of the last measurement, or the restored."""
         if not self.by_prompt:
             raise OptionError(message("run", expected="at least one measurement", got="none"))
-        first, last = self.by_prompt[0], self.by_prompt[-1]
-        n = len(self.rows)
-        pick = np.random.default_rng(self.seed).integers(0, n, (_DRAWS, n))
-        columns = {name: (_array(first[name]), _array(last[name])) for name in ("reward", "kl", "gold")}
-        draws = {name: (a[pick].mean(axis=1), b[pick].mean(axis=1)) for name, (a, b) in columns.items()}
-        gold = self.gold is not None
-        return Frontier(
-            source="log",
-            beta=np.array([self._beta()]),
-            reward=_estimates(columns["reward"][1])[None],
-            kl=_estimates(columns["kl"][1])[None],
-            reference_reward=_estimates(columns["reward"][0]),
-            gold=_estimates(columns["gold"][1])[None] if gold else None,
-            gold_gain=_estimates(columns["gold"][1] - columns["gold"][0])[None] if gold else None,
-            reference_gold=_estimates(columns["gold"][0]) if gold else None,
-            n=np.array([n]),
-            status=np.array(["weak"]),
-            replicates=Replicates(
-                kind="bootstrap",
-                reward=draws["reward"][1][:, None],
-                kl=draws["kl"][1][:, None],
-                reference_reward=draws["reward"][0],
-                gold=draws["gold"][1][:, None] if gold else None,
-                reference_gold=draws["gold"][0] if gold else None,
-            ),
-            provenance={"trainers": [self.kind], "notes": self._notes(), "versions": self.versions},
-        )
+        row = self._handed_over or self.by_prompt[-1]
+        provenance = {"trainers": [self.kind], "notes": self._notes(), "versions": self.versions}
+        return frontier_of(self.by_prompt[0], row, beta=self._beta(), seed=self.seed, provenance=provenance)
 
     def _notes(self) -> list[str]:
-        notes = [
-            "beta is the trainer's coefficient, not the tilt's",
-            f"KL and scores at step {self.metrics[-1]['step']}",
-        ]
+        row = self._handed_over or self.by_prompt[-1]
+        notes = ["beta is the trainer's coefficient, not the tilt's", f"KL and scores at step {row['step']}"]
         if self.stopped_at is not None and self._watch is not None:
             notes.append(f"stopped at step {self.stopped_at}: true quality was best at step {self._watch.best_step}")
+        if self._handed_over is not None:
+            notes.append("the weights of that step were restored, and measured anew")
+        elif self.restore_best:
+            notes.append("no weights were restored: the best measurement lies before the checkpoint resumed from")
+        odd = [
+            f"{k} {v:g}"
+            for k, plain in _PLAIN.items()
+            if (v := getattr(self.trainer.args, k, plain)) not in (plain, None)
+        ]
+        if odd:
+            notes.append(f"the trainer samples with {', '.join(odd)}; the policy is measured without")
         return notes
 
     # ------------------------------------------------------------------------------------------------------ beginning
 
-    def _functions(self, gold: Any) -> tuple[list[tuple[float, Any]], Any, str | None]:
-        """(weight, function) of the judge, the gold function, and its name."""
-        functions = list(getattr(self.trainer, "reward_funcs", []))
-        weights = [float(w) for w in getattr(self.trainer, "reward_weights", [1.0] * len(functions))]
-        names = list(getattr(self.trainer, "reward_func_names", map(_name, functions)))
-        weighted = [(w, f) for w, f in zip(weights, functions, strict=True) if w != 0.0]
-        judges = weighted if all(_plain(f) for _, f in weighted) else []
-        if callable(gold) and not isinstance(gold, str):
-            return judges, gold, _name(gold)
-        silent = [i for i, w in enumerate(weights) if w == 0.0]
-        if gold is None:
-            if len(silent) != 1:
-                return judges, None, None
-            gold = names[silent[0]]
-        if gold not in names:
-            fix = _checks.nearest(str(gold), names) if names else "give a function"
-            raise OptionError(message("gold", expected="a reward function of the trainer", got=repr(gold), fix=fix))
-        function = functions[names.index(gold)]
-        if not _plain(function):
-            raise OptionError(message(f"gold {gold!r}", expected="a function", got="a model or an async function"))
-        return judges, function, str(gold)
+    def _open(self, *, resumed: bool, step: int) -> None:
+        """The run folder, with the rows up to the checkpoint's step; the reference must be the one it began with."""
+        there = (self.folder / "run.json").exists()
+        if there and not resumed:
+            fix = "name another output_dir or run_dir, or resume_from_checkpoint"
+            raise OptionError(message(f"{self.folder}", expected="a new folder", got="a run", fix=fix))
+        self._run = open_run(self.folder, kind="trl", config=self._config(), resume=there, versions=self.versions)
+        if resumed:
+            try:
+                for name, rows in (("metrics.jsonl", self.metrics), (_PROMPTS, self.by_prompt)):
+                    text = (self.folder / name).read_text(encoding="utf-8")
+                    rows[:] = [row for row in map(json.loads, text.splitlines()) if row["step"] <= step]
+            except FileNotFoundError:
+                fix = "begin the run with the callback: the reference's own scores are its first row"
+                wrong = message("run", expected="its measurements so far", got="none", fix=fix)
+                raise DataError(wrong, path=self.folder) from None
+        kept_answers(self.folder / _ANSWERS, step=step)
+        self._run.begin(seed=self.seed)
 
-    def _take_up(self, step: int) -> None:
-        """Rows up to the checkpoint's step; the reference must be the one the run began with."""
-        try:
-            for name, rows in (("metrics.jsonl", self.metrics), (_PROMPTS, self.by_prompt)):
-                text = (self.folder / name).read_text(encoding="utf-8")
-                rows += [row for row in map(json.loads, text.splitlines()) if row["step"] <= step]
-        except FileNotFoundError:
-            self.metrics, self.by_prompt = [], []
-            fix = "start afresh"
-            raise DataError(
-                message("run", expected="its measurements so far", got="none", fix=fix), path=self.folder
-            ) from None
-        if self.gold is not None and self._watch is not None:
-            for row in self.by_prompt:
-                self._watch.update(row["step"], _array(row["gold"]))
+    def _from_main(self, value: Any) -> Any:
+        """The first process's value, on all: only it looks at the folder, which the others may be too late to see."""
+        if self.trainer.accelerator.num_processes == 1:
+            return value
+        from accelerate.utils import broadcast_object_list
+
+        return broadcast_object_list([value])[0]
 
     def _config(self) -> dict[str, Any]:
         """What settles the result, plain; a resumed run must have the same."""
@@ -448,84 +394,11 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
         return [p for p in self.model.parameters() if p.requires_grad]
 
 
-def _rows(trainer: Any, prompts: Any | None, n: int) -> list[dict[str, Any]]:
-    """The prompts to measure on, a dictionary each."""
-    source = prompts
-    if source is None:
-        source = trainer.eval_dataset if trainer.eval_dataset is not None else trainer.train_dataset
-    if isinstance(source, dict):
-        source = next(iter(source.values()))
-    rows: list[dict[str, Any]] = []
-    for row in source:
-        rows.append(dict(row) if isinstance(row, dict) else {"prompt": row})
-        if len(rows) == n:
-            break
-    if len(rows) < 2:
-        raise OptionError(message("prompts", expected="at least 2", got=len(rows), fix="prompts=[...]"))
-    if any("prompt" not in row and "prompt_ids" not in row for row in rows):
-        fix = "prompts=[...], or a data set with that column"
-        raise OptionError(message("prompts", expected="a column prompt", got=", ".join(rows[0]), fix=fix))
-    return rows
-
-
-def _token_ids(trainer: Any, tokenizer: Any, row: dict[str, Any]) -> list[int]:
-    """A prompt's token ids, as the trainer makes them."""
-    if "prompt" not in row:  # a preference data set that the trainer has tokenised
-        row["prompt"] = tokenizer.decode(row["prompt_ids"])
-        return list(row["prompt_ids"])
-    prompt = row["prompt"]
-    if isinstance(prompt, str):
-        ids = trainer.processing_class(text=[prompt])["input_ids"][0]
-    else:
-        more = getattr(trainer, "chat_template_kwargs", None) or {}
-        ids = tokenizer.apply_chat_template(
-            prompt, add_generation_prompt=True, tokenize=True, return_dict=True, **more
-        )["input_ids"]
-    return [int(i) for i in ids]
-
-
-def _plain(function: Any) -> bool:
-    """Whether a reward function can simply be called."""
-    import inspect
-
-    from torch import nn
-
-    return (
-        callable(function)
-        and not isinstance(function, nn.Module)
-        and not inspect.iscoroutinefunction(function)
-        and not inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
-    )
-
-
-def _name(function: Any) -> str:
-    return str(getattr(function, "__name__", type(function).__name__))
-
-
-def _ignore(*_: Any, **__: Any) -> None:
-    """Stands for log_extra and log_metric: what is measured here is no part of the training's own log."""
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [v for v in values if v is not None]
-    return float(np.mean(known)) if known else None
-
-
-def _mean_se(values: Sequence[float | None]) -> tuple[float | None, float | None]:
-    known = np.array([v for v in values if v is not None])
-    if not known.size:
-        return None, None
-    return float(known.mean()), float(known.std(ddof=1) / np.sqrt(known.size)) if known.size > 1 else None
-
-
-def _array(values: Sequence[float | None]) -> Floats:
-    return np.array([math.nan if v is None else v for v in values], dtype=np.float64)
-
-
-def _estimates(values: Floats) -> Estimates:
-    """Mean over prompts with its t interval; NaN where a prompt has no value."""
-    from scipy.stats import t
-
-    mean, se = values.mean(), values.std(ddof=1) / np.sqrt(values.size)
-    half = t.ppf(0.975, values.size - 1) * se
-    return Estimates(value=mean, se=se, lo=mean - half, hi=mean + half)
+def _end_ids(trainer: Any, tokenizer: Any) -> list[int]:
+    """Tokens that end an answer: the trainer's own list, or the tokenizer's and those of the model's settings."""
+    known = getattr(trainer, "eos_token_ids", None)
+    if known is None:
+        settings = getattr(trainer.accelerator.unwrap_model(trainer.model), "generation_config", None)
+        more = getattr(settings, "eos_token_id", None)
+        known = [tokenizer.eos_token_id, *(more if isinstance(more, list) else [more])]
+    return list(dict.fromkeys(int(i) for i in known if i is not None))

@@ -113,5 +113,7 @@ def _value(key: str, setting: Setting, value: Any) -> Any:
         return _checks.number(value, name=f"setting {key}", above=setting.above, at_least=setting.at_least)
     word = str(value).strip().strip("'\"")
     if setting.choices == ("true", "false"):
-        word = {"1": "true", "0": "false"}.get(word, word.lower())
+        word = {"1": "true", "0": "false"}.get(word, word)
+    if word not in setting.choices and word.lower() in setting.choices:
+        word = word.lower()  # True, False and None as Python writes them
     return _checks.choice(word, setting.choices, name=f"setting {key}")

@@ -1,0 +1,155 @@
+"""What a watched run's measurements come to: means over prompts, the answers as lines, the table."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kleash import _files
+from kleash.frontier import Estimates, Frontier, Replicates
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["answer_lines", "array", "frontier_of", "kept_answers", "lines", "mean", "mean_se"]
+
+_DRAWS = 400  # bootstrap draws over prompts kept with the frontier: their spread is read to 4 %
+
+
+def mean(values: Sequence[float | None]) -> float | None:
+    """Of those that are there; None where none is."""
+    known = [v for v in values if v is not None]
+    return float(np.mean(known)) if known else None
+
+
+def mean_se(values: Sequence[float | None]) -> tuple[float | None, float | None]:
+    """Mean and standard error over the values that are there."""
+    known = np.array([v for v in values if v is not None])
+    if not known.size:
+        return None, None
+    return float(known.mean()), float(known.std(ddof=1) / np.sqrt(known.size)) if known.size > 1 else None
+
+
+def array(values: Sequence[float | None]) -> Floats:
+    """NaN for None."""
+    return np.array([math.nan if v is None else v for v in values], dtype=np.float64)
+
+
+def lines(rows: Iterable[Mapping[str, Any]]) -> str:
+    """JSON, one row a line."""
+    return "".join(_files.dump_json(dict(row)) + "\n" for row in rows)
+
+
+def answer_lines(step: int, found: Mapping[str, Sequence[Any]]) -> str:
+    """The answers of a measurement with both log-probabilities per token, as ``kleash check`` reads them."""
+    return lines(
+        {
+            key: value
+            for key, value in {
+                "step": step,
+                "prompt_id": i,
+                "logp": answer.logp.tolist(),
+                "ref_logp": answer.ref_logp.tolist(),
+                "reward": found["rewards"][i][k],
+                "gold": found["golds"][i][k],
+            }.items()
+            if value is not None
+        }
+        for i, answers in enumerate(found["answers"])
+        for k, answer in enumerate(answers)
+    )
+
+
+def kept_answers(path: Path, *, step: int) -> None:
+    """Cut a file of answers back to those of steps up to ``step``: the rest is drawn again after a resume.
+
+    A last line that a kill has torn goes with them.
+    """
+    if not path.exists():
+        return
+    with open(path, "rb+") as file:
+        while line := file.readline():
+            try:
+                later = json.loads(line)["step"] > step
+            except ValueError:
+                later = True
+            if later:
+                file.seek(-len(line), os.SEEK_CUR)
+                file.truncate()
+                return
+
+
+def frontier_of(
+    first: Mapping[str, Any], last: Mapping[str, Any], *, beta: float, seed: int, provenance: Mapping[str, Any]
+) -> Frontier:
+    """A table of one row: the policy of one measurement against the reference, which is the first.
+
+    Parameters
+    ----------
+    first, last
+        Per prompt ``reward``, ``kl`` and ``gold``, lists of P, None where a prompt has no value. Each quantity is a
+        mean over the prompts that have it in both.
+    """
+    pick = np.random.default_rng(seed).integers(0, len(first["kl"]), (_DRAWS, len(first["kl"])))
+    pairs = {name: _known(array(first[name]), array(last[name])) for name in ("reward", "kl", "gold")}
+    draws = {name: (_means(a, pick), _means(b, pick)) for name, (a, b) in pairs.items()}
+    gold = int((~np.isnan(pairs["gold"][0])).sum()) >= 2
+    return Frontier(
+        source="log",
+        beta=np.array([beta]),
+        reward=_estimates(pairs["reward"][1])[None],
+        kl=_estimates(pairs["kl"][1])[None],
+        reference_reward=_estimates(pairs["reward"][0]),
+        gold=_estimates(pairs["gold"][1])[None] if gold else None,
+        gold_gain=_estimates(pairs["gold"][1] - pairs["gold"][0])[None] if gold else None,
+        reference_gold=_estimates(pairs["gold"][0]) if gold else None,
+        n=np.array([len(first["kl"])]),
+        status=np.array(["weak"]),
+        replicates=Replicates(
+            kind="bootstrap",
+            reward=draws["reward"][1][:, None],
+            kl=draws["kl"][1][:, None],
+            reference_reward=draws["reward"][0],
+            gold=draws["gold"][1][:, None] if gold else None,
+            reference_gold=draws["gold"][0] if gold else None,
+        ),
+        provenance=dict(provenance),
+    )
+
+
+def _known(a: Floats, b: Floats) -> tuple[Floats, Floats]:
+    """Both with NaN where either has none."""
+    missing = np.isnan(a) | np.isnan(b)
+    return np.where(missing, np.nan, a), np.where(missing, np.nan, b)
+
+
+def _means(values: Floats, pick: NDArray[np.int64]) -> Floats:
+    """Mean of each draw over the prompts with a value; a draw without any has the mean of all."""
+    drawn = values[pick]
+    known = ~np.isnan(drawn)
+    n = known.sum(axis=1)
+    total = np.where(known, drawn, 0.0).sum(axis=1)
+    whole = np.nanmean(values) if (~np.isnan(values)).any() else np.nan
+    return np.asarray(np.where(n > 0, total / np.maximum(n, 1), whole))
+
+
+def _estimates(values: Floats) -> Estimates:
+    """Mean over the prompts that have a value, with its t interval; NaN where fewer than two do."""
+    from scipy.stats import t
+
+    known = values[~np.isnan(values)]
+    if known.size < 2:
+        gone = np.array(np.nan)
+        return Estimates(value=gone, se=gone, lo=gone, hi=gone)
+    centre, se = known.mean(), known.std(ddof=1) / np.sqrt(known.size)
+    half = t.ppf(0.975, known.size - 1) * se
+    return Estimates(value=centre, se=se, lo=centre - half, hi=centre + half)
