@@ -32,7 +32,7 @@ test: check ## The checks, then the tests (slow ones: make test ARGS="-m slow")
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 test-trl: $(VENV)/.trl ## Train tiny models with TRL and read their logs back (torch is installed for it)
-	$(BIN)/python -m pytest -m trl $(ARGS) tests/trl
+	$(BIN)/python -m pytest -m "trl and not slow" $(ARGS) tests/with_trl
 
 check: $(VENV)/.dev ## Format, lint, types, one-way imports
 	$(BIN)/ruff format --check

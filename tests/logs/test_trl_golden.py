@@ -1,4 +1,4 @@
-"""What TRL 1.16 really wrote, read and checked without TRL: the runs of tests/trl/trl_runs.py."""
+"""What TRL 1.16 really wrote, read and checked without TRL: the runs of tests/with_trl/trl_runs.py."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Real TRL trainers on a model of a few thousand weights: what the tests read back and where the golden logs come from.
 
-``python tests/trl/trl_runs.py DIR`` writes the golden logs of tests/data/logs anew.
+``python tests/with_trl/trl_runs.py DIR`` writes the golden logs of tests/data/logs anew.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from datasets import Dataset
 
 from kleash.conformance.cases import puzzle
 from kleash.conformance.roots import Puzzle
@@ -82,6 +81,8 @@ class Run:
         quality.__name__ = "quality"
         asked = prompts or ["?"] * 64
         shared = {"model": model, "processing_class": self.policy.tokenizer, "peft_config": peft}
+        from datasets import Dataset
+
         if kind == "dpo":
             from trl import DPOConfig, DPOTrainer
 
