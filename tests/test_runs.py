@@ -137,3 +137,23 @@ def test_the_record_is_strict_json(tmp_path):
     with pytest.raises(KleashError, match="beta"):
         opened(tmp_path / "other", config={"beta": float("nan")})
     assert not (tmp_path / "other").exists()
+
+
+def test_what_a_killed_process_left_is_cleared_and_nothing_else(tmp_path):
+    left, own = ".run.json.0123abcd.tmp", ".notes.tmp"
+    for folder in (tmp_path / "new", tmp_path / "old", tmp_path / "foreign"):
+        folder.mkdir()
+    (tmp_path / "new" / left).touch()
+    opened(tmp_path / "new").begin(seed=0)
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["run.json"]
+    opened(tmp_path / "old").begin(seed=0)
+    (tmp_path / "old" / "adapters").mkdir()
+    for name in (left, own, f"adapters/{left}"):
+        (tmp_path / "old" / name).touch()
+    opened(tmp_path / "old", resume=True)
+    assert sorted(path.name for path in (tmp_path / "old").rglob("*")) == [own, "adapters", "run.json"]
+    for name in (left, own):
+        (tmp_path / "foreign" / name).touch()
+    with pytest.raises(OptionError):
+        opened(tmp_path / "foreign", resume=True)
+    assert len(list((tmp_path / "foreign").iterdir())) == 2

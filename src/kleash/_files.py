@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +19,9 @@ from kleash.errors import KleashError, MissingFileError
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-__all__ = ["dump_json", "finite_or_none", "sha256", "write_atomic"]
+__all__ = ["dump_json", "finite_or_none", "is_unfinished", "sha256", "write_atomic"]
+
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp", re.DOTALL)
 
 
 def sha256(path: str | Path) -> str:
@@ -68,6 +71,11 @@ def _replace(target: Path, data: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def is_unfinished(path: Path) -> bool:
+    """Whether a process that was killed in the middle of :func:`write_atomic` left this file."""
+    return _TEMPORARY.fullmatch(path.name) is not None
 
 
 def dump_json(value: Any, *, indent: int | None = None) -> str:

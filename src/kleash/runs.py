@@ -67,7 +67,13 @@ class Run:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise KleashError(f"{self.path}: cannot be made: {error.strerror or error}") from error
+        self._clear()
         self._write_record("running", seed, inputs, {})
+
+    def _clear(self) -> None:
+        """Remove what a process that was killed while it wrote has left."""
+        for file in filter(_files.is_unfinished, list(self.path.rglob(".*.tmp"))):
+            file.unlink(missing_ok=True)
 
     def finish(
         self,
@@ -223,7 +229,7 @@ def open_run(
     wanted = json.loads(_files.dump_json(dict(config)))
     if path.exists() and not path.is_dir():
         raise OptionError(message(f"{path}", expected="a folder for the run", got="a file"))
-    if not path.exists() or not any(path.iterdir()):
+    if not path.exists() or all(_files.is_unfinished(file) for file in path.iterdir()):
         return Run(path=path, kind=kind, config=wanted, state="new", versions=versions or {})
     if not (path / _RECORD).exists():
         fix = "name another folder"
@@ -239,6 +245,7 @@ def open_run(
         there, here = (f"{name} {_files.dump_json(c.get(name))}" for c in (run.config, wanted))
         fix = "name another --out, or ask for the same"
         raise ConfigError(message(f"{path}", expected=f"{there} as in its run.json", got=here, fix=fix))
+    run._clear()
     return replace(run, versions=versions or {})
 
 
