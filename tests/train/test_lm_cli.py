@@ -224,3 +224,9 @@ def test_the_live_table_averages_over_seeds():
     assert "1.500" in text
     assert text.count("0.250") == 3  # KL of both, gold of one
     assert "step 3 of 10" in text
+
+
+def test_a_rounding_below_zero_is_shown_as_zero():
+    from kleash.train.beside import _number
+
+    assert [_number(value) for value in (-1e-9, -0.0, 0.0, -0.25, float("nan"))] == ["0.000"] * 3 + ["-0.250", "-"]

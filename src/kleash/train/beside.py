@@ -67,4 +67,4 @@ def _forecast(frontier: Frontier, row: int) -> list[str]:
 
 
 def _number(value: float) -> str:
-    return "-" if np.isnan(value) else f"{value:.3f}"
+    return "-" if np.isnan(value) else f"{value:z.3f}"
