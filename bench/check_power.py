@@ -24,9 +24,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 sys.path[:0] = [str(Path(__file__).parents[1] / part) for part in ("src", "tests/audit")]
 
 import numpy as np  # noqa: E402
-from dumps import FAULTS, healthy  # noqa: E402
-
-from kleash.audit import check_rollouts  # noqa: E402
+from dumps import FAULTS, check_rollouts, healthy  # noqa: E402
 
 ANSWERS = 512  # a batch as trainers use them: 64 prompts, 8 answers each
 

@@ -48,7 +48,7 @@ FUNCTIONS = [
 ]
 
 LONG_MODULES = {
-    "tally.py",
+    "statistics.py",
     "forecast.py",
     "trl.py",
     "dial.py",
@@ -64,7 +64,6 @@ SILENT = {
     "best_of_n",
     "beside_table",
     "blocks",
-    "check_logs",
     "class_probabilities",
     "drift_test",
     "estimate",

@@ -11,7 +11,7 @@ as the fault allows and differ in the fault alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,17 @@ from typing import Any
 import numpy as np
 
 from kleash.audit import Declared
-from kleash.audit.rollouts import NUMBER_COLUMNS, Chunk
+from kleash.audit.dumps import findings_of
+from kleash.audit.dumps.rollouts import NUMBER_COLUMNS, Chunk
+from kleash.audit.dumps.statistics import tally
+from kleash.audit.findings import Finding
 
 V, M = 64, 48  # vocabulary, contexts
+
+
+def check_rollouts(chunks: Iterable[Chunk], declared: Declared | None = None) -> list[Finding]:
+    """The findings on a dump that is in memory."""
+    return findings_of(tally(chunks, declared))
 
 
 # ------------------------------------------------------------------------------------------------------------ models

@@ -9,6 +9,7 @@ from dumps import (
     FAULTS,
     _tilted,
     changed,
+    check_rollouts,
     dump,
     healthy,
     honest,
@@ -23,10 +24,10 @@ from dumps import (
 )
 
 from kleash._files import dump_json
-from kleash.audit import CHECKS, Declared, check_rollouts
-from kleash.audit.evidence import FAMILY_LEVEL
-from kleash.audit.rewards import effective_beta
-from kleash.audit.tally import tally
+from kleash.audit import CHECKS, Declared
+from kleash.audit.chance import FAMILY_LEVEL
+from kleash.audit.dumps.rewards import effective_beta
+from kleash.audit.dumps.statistics import tally
 from kleash.errors import ConfigError, OptionError
 
 

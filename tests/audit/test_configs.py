@@ -7,8 +7,8 @@ import pytest
 
 from kleash.audit import check
 from kleash.audit.declared import read_config
-from kleash.audit.inputs import check_logs
-from kleash.audit.settings import settings_of
+from kleash.audit.logs import check_logs
+from kleash.audit.logs.settings import settings_of
 from kleash.errors import ConfigError
 from logs import healthy_run, verl
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from kleash.audit.evidence import (
+from kleash.audit.chance import (
     NOISE_MEAN,
     grouped_mean,
     log_e_above,

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from dumps import FAULTS, sums_only, write_jsonl, write_parquet
+from dumps import FAULTS, check_rollouts, sums_only, write_jsonl, write_parquet
 
-from kleash.audit import CHECKS, Declared, check, check_rollouts
+from kleash.audit import CHECKS, Declared, check
 
 ANSWERS = 512
 

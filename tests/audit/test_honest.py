@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 import pytest
-from dumps import changed, dump, honest, joined, log_softmax, sums_only
+from dumps import changed, check_rollouts, dump, honest, joined, log_softmax, sums_only
 
-from kleash.audit import Declared, check_rollouts
+from kleash.audit import Declared
 
 
 def problems(chunk, **declared):

@@ -9,9 +9,9 @@ import pytest
 
 from kleash._files import dump_json
 from kleash.audit import CheckReport, check
-from kleash.audit.inputs import check_logs
-from kleash.audit.log_catalogue import facts_of
-from kleash.audit.logview import view
+from kleash.audit.logs import check_logs
+from kleash.audit.logs.facts import facts_of
+from kleash.audit.logs.view import view
 from kleash.errors import OptionError
 from logs import (
     LOG_FAULTS,

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from kleash.audit.declared import Declared
-from kleash.audit.inputs import check_logs
-from kleash.audit.log_catalogue import facts_of
-from kleash.audit.log_frontier import known_beta
-from kleash.audit.logview import view
-from kleash.audit.ratios import fit_ratio
-from kleash.audit.settings import settings_of
+from kleash.audit.logs import check_logs
+from kleash.audit.logs.facts import facts_of
+from kleash.audit.logs.ratio_fit import fit_ratio
+from kleash.audit.logs.settings import settings_of
+from kleash.audit.logs.sweep import known_beta
+from kleash.audit.logs.view import view
 from logs import FULL, PER_TOKEN_LOSS, PER_TOKEN_REWARD, healthy_run, make, nemo, openrlhf, slime, table, trl_grpo, verl
 
 IS = "sampling/importance_sampling_ratio/"

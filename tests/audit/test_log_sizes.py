@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from log_sizes import GRADED, other_healthy, rounded
 
-from kleash.audit.inputs import check_logs
-from kleash.audit.log_catalogue import facts_of
-from kleash.audit.logview import view
-from kleash.audit.ratios import fit_ratio
+from kleash.audit.logs import check_logs
+from kleash.audit.logs.facts import facts_of
+from kleash.audit.logs.ratio_fit import fit_ratio
+from kleash.audit.logs.view import view
 from logs import FULL, PER_TOKEN_LOSS, healthy_run, make, nemo, open_instruct, openrlhf, trl_grpo, verl
 
 

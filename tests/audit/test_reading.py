@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from dumps import FAULTS, padded_dump, rows_of, write_jsonl
+from dumps import FAULTS, check_rollouts, padded_dump, rows_of, write_jsonl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kleash.audit import check, check_rollouts
-from kleash.audit import rollouts as reading
+from kleash.audit import check
+from kleash.audit.dumps import rollouts as reading
 from kleash.errors import KleashError
 
 GOOD = '{"logp": [-1.0, -0.5], "ref_logp": [-1.1, -0.5]}\n'

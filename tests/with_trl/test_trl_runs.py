@@ -15,7 +15,7 @@ import pytest
 from trl_runs import RUNS, Witness, online, quietly, state_of
 
 import kleash
-from kleash.audit.upgrades import CHANGES
+from kleash.audit.logs.upgrades import CHANGES
 
 INSTALLED = importlib.util.find_spec("trl") is not None  # not imported before a test asks for it: that takes seconds
 pytestmark = [pytest.mark.trl, pytest.mark.skipif(not INSTALLED, reason="needs the extra [trl]")]

@@ -5,24 +5,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from kleash._checks import message
-from kleash._files import sha256
-from kleash.audit.catalogue import CHECKS, NEEDS, run_checks
 from kleash.audit.declared import Declared, read_config
-from kleash.audit.findings import Check, Finding, kl_specs
-from kleash.audit.inputs import check_logs, sort_inputs
-from kleash.audit.log_catalogue import LOG_CHECKS, LOG_NEEDS, SEVERAL_RUNS
-from kleash.audit.result import Catalogue, CheckedInput, CheckReport, about
-from kleash.audit.rewards import R2_LEAST, effective_beta
-from kleash.audit.rollouts import Chunk, read_chunks
-from kleash.audit.tally import Tally, tally
+from kleash.audit.dumps import CHECKS, check_dump
+from kleash.audit.engine import Check
+from kleash.audit.findings import CheckedInput, Finding
+from kleash.audit.inputs import sort_inputs
+from kleash.audit.logs import LOG_CHECKS, SEVERAL_RUNS, check_logs
+from kleash.audit.result import Catalogue, CheckReport
 from kleash.errors import OptionError
 
 __all__ = [
@@ -36,7 +29,6 @@ __all__ = [
     "Finding",
     "check",
     "check_logs",
-    "check_rollouts",
     "list_checks",
 ]
 
@@ -58,7 +50,7 @@ def check(
     Parameters
     ----------
     paths
-        Dumps, JSONL or Parquet (`kleash.audit.rollouts` lists the columns; ``-`` is stdin), training logs
+        Dumps, JSONL or Parquet (`kleash.audit.dumps.rollouts` lists the columns; ``-`` is stdin), training logs
         (`kleash.logs` reads eight trainers' and plain tables), or folders of both. The kind is told by the content.
     config
         TOML, YAML or JSON with what the files cannot show: ``beta``, ``reward_min``, ``reward_max``, ``estimator``,
@@ -106,26 +98,12 @@ def check(
     declared, settings = (Declared(), {}) if config is None else read_config(config)
     low, high = (None, None) if reward_range is None else reward_range
     declared = declared.updated(beta=beta, reward_min=low, reward_max=high)
-    inputs: list[CheckedInput] = []
-    findings: list[Finding] = []
     found = sort_inputs(names, trainer=trainer, mapping=declared.columns)
-    for path in found.dumps:
-        statistics = tally(read_chunks(path))
-        label = str(path)
-        inputs.append(
-            CheckedInput(
-                path=label,
-                kind="rollouts",
-                rows=statistics.rows + statistics.probe_rows + statistics.copies,
-                sha256=None if label == "-" else sha256(path),
-                facts=_facts(statistics, declared),
-            )
-        )
-        findings += [about(finding, label) for finding in run_checks(statistics, declared)]
+    dumps = [check_dump(path, declared) for path in found.dumps]
     logs, log_findings, frontier = check_logs(found.logs, declared=declared, config=settings, gold=gold)
     return CheckReport(
-        inputs=(*inputs, *logs),
-        findings=(*findings, *log_findings),
+        inputs=(*(checked for checked, _ in dumps), *logs),
+        findings=(*(finding for _, findings in dumps for finding in findings), *log_findings),
         frontier=None if frontier is None else frontier.to_dict(),
     )
 
@@ -138,57 +116,4 @@ def list_checks() -> Catalogue:
     >>> [row["code"] for row in list_checks().rows()][:3]
     ['NON_FINITE', 'MASK', 'PADDING']
     """
-    return Catalogue(
-        checks=CHECKS,
-        needs={name: words for name, (words, _) in NEEDS.items()},
-        log_checks=(*LOG_CHECKS, *SEVERAL_RUNS),
-        log_needs={name: words for name, (words, _) in LOG_NEEDS.items()},
-    )
-
-
-def check_rollouts(chunks: Iterable[Chunk], *, declared: Declared | None = None) -> list[Finding]:
-    """The findings on a dump that is already in memory as chunks; what `check` does with each file."""
-    return run_checks(tally(chunks), declared or Declared())
-
-
-def _facts(statistics: Tally, declared: Declared) -> dict[str, Any]:
-    """What the input says without being judged; null where it says nothing."""
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        return _read(statistics, declared)
-
-
-def _read(statistics: Tally, declared: Declared) -> dict[str, Any]:
-    found, loose = effective_beta(statistics), ""
-    if found is not None and not found.r2 >= R2_LEAST:
-        loose = f"R squared {found.r2:.2f} is below {R2_LEAST:g}: too loose a relation to read a beta from"
-    given = declared.beta
-    return {
-        "placement": {"loss": "loss", "loss-with-ratio": "loss", None: "unknown"}.get(declared.placement, "reward"),
-        "estimator": declared.estimator,
-        "coefficient": None if given is None else {"value": given, "lo": given, "hi": given, "from": "declared"},
-        "logged_kl_unit": None,
-        "penalty_kl_unit": None,
-        "effective_beta": None
-        if found is None or loose
-        else {
-            "value": _finite(found.slope),
-            "lo": _finite(found.lo),
-            "hi": _finite(found.hi),
-            "r2": _finite(found.r2),
-            "reverse": _finite(found.reverse),
-            "prompts": found.prompts,
-            "answers": found.answers,
-        },
-        "effective_beta_reason": loose or None,
-        "kl_per_answer": _finite(statistics.delta.mean()) if statistics.counts["finite"] else None,
-        "kl_per_token": _finite(statistics.delta.sum() / statistics.tokens) if statistics.tokens else None,
-        "kl_spec": kl_specs(statistics, kl_per_answer="nats per answer", kl_per_token="nats per token"),
-        "copies_left_out": statistics.copies,
-        "answers": statistics.rows,
-        "tokens": statistics.tokens if statistics.has_tokens else None,
-    }
-
-
-def _finite(value: float) -> float | None:
-    """The number, or None where it is past every float."""
-    return float(value) if math.isfinite(value) else None
+    return Catalogue(checks=CHECKS, log_checks=(*LOG_CHECKS, *SEVERAL_RUNS))

@@ -12,12 +12,30 @@ from pathlib import Path
 from typing import Any
 
 from kleash import _checks
-from kleash.audit.settings import KNOWN_KEYS, names_of
 from kleash.errors import ConfigError, MissingFileError
 from kleash.kl import ESTIMATORS, PLACEMENTS
 
-__all__ = ["Declared", "read_config"]
+__all__ = ["Declared", "flatten", "read_config"]
 
+KNOWN_KEYS = (
+    "beta",
+    "kl_coef",
+    "init_kl_coef",
+    "use_kl_loss",
+    "kl_loss_coef",
+    "kl_loss_type",
+    "use_kl_in_reward",
+    "loss_type",
+    "kl_estimator",
+    "kl_penalty",
+    "reference_policy_kl_penalty",
+    "advantage_estimator",
+    "adv_estimator",
+    "kl_target",
+    "target_kl",
+    "horizon",
+)
+"""Option names of trainers, by which their configuration is told from a small file of declarations."""
 
 _EXPONENT = re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+")
 
@@ -104,7 +122,7 @@ def read_config(path: str | Path) -> tuple[Declared, dict[str, Any]]:
 def _sorted(path: str | Path, table: dict[str, Any]) -> tuple[Declared, dict[str, Any]]:
     """Declarations, or a trainer's settings beside none."""
     known = {f.name for f in fields(Declared)}
-    names = names_of(table)
+    names = _names_of(table)
     others = names - known
     if set(table) <= known or (not others & set(KNOWN_KEYS) and (_misspelt(others, known) or not names & known)):
         return _declared(path, table), {}
@@ -114,6 +132,29 @@ def _sorted(path: str | Path, table: dict[str, Any]) -> tuple[Declared, dict[str
 def _misspelt(names: set[str], known: set[str]) -> bool:
     """Whether one of some unknown names is close to a known one: ``betta`` is a slip, ``learning_rate`` is not."""
     return any(difflib.get_close_matches(name, known, n=1, cutoff=0.75) for name in names)
+
+
+def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings under dotted names.
+
+    Examples
+    --------
+    >>> flatten({"actor": {"use_kl_loss": True}, "beta": 0.1})
+    {'actor.use_kl_loss': True, 'beta': 0.1}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{name}.")
+        else:
+            flat[name] = value
+    return flat
+
+
+def _names_of(table: Mapping[str, Any]) -> set[str]:
+    """The last parts of all names: what tells a trainer's configuration from a small file of declarations."""
+    return {key.rpartition(".")[2].lstrip("-").replace("-", "_") for key in flatten(table)}
 
 
 def _table(path: str | Path) -> dict[str, Any]:

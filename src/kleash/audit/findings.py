@@ -1,4 +1,4 @@
-"""What is a finding, and what is a check? The words that every room of the audit shares.
+"""What is a finding? The words that every room of the audit shares.
 
 A status is one of four. ``ok``: the check ran, and a fault of the size its evidence states would have been seen.
 ``problem``: chance explains the data with a probability below the check's level, or no chance is involved.
@@ -8,17 +8,11 @@ A status is one of four. ``ok``: the check ran, and a fault of the size its evid
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, cast
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
-from kleash.kl import KLSpec
-
-if TYPE_CHECKING:
-    from kleash.audit.declared import Declared
-    from kleash.audit.tally import Tally
-
-__all__ = ["STATUSES", "Check", "Finding", "cannot_tell", "kl_specs", "number", "ok", "plain", "problem"]
+__all__ = ["STATUSES", "CheckedInput", "Finding", "about", "cannot_tell", "number", "ok", "plain", "problem"]
 
 Evidence = Mapping[str, Any]
 Status = Literal["ok", "problem", "cannot-tell", "not-run"]
@@ -66,6 +60,34 @@ class Finding:
         }
 
 
+@dataclass(frozen=True, kw_only=True)
+class CheckedInput:
+    """One input: where it is, what it is, and what was read from it without judging."""
+
+    path: str
+    kind: str
+    rows: int
+    sha256: str | None = None
+    trainer: str | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready plain data."""
+        return {
+            "path": self.path,
+            "sha256": self.sha256,
+            "kind": self.kind,
+            "trainer": self.trainer,
+            "rows": self.rows,
+            "facts": plain(self.facts),
+        }
+
+
+def about(finding: Finding, path: str) -> Finding:
+    """The finding with the input it is about."""
+    return replace(finding, input=path)
+
+
 def plain(value: Any) -> Any:
     """JSON-ready: null for what is no finite number, whatever it is nested in."""
     if isinstance(value, float):
@@ -75,32 +97,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     return value
-
-
-@dataclass(frozen=True, kw_only=True)
-class Check:
-    """An entry of the catalogue.
-
-    Parameters
-    ----------
-    code, asks
-        Its name and the question it answers.
-    needs
-        Names of what must be there (see `kleash.audit.catalogue.NEEDS`); without them it is ``not-run``.
-    rule
-        When it says ``problem``, with the false-alarm rate or the source of the threshold.
-    run
-        Pure function of the dump's statistics, what the user declared, and the level of this test.
-    chance
-        Whether its verdict depends on chance; only these share the family's false-alarm rate.
-    """
-
-    code: str
-    asks: str
-    needs: tuple[str, ...]
-    rule: str
-    run: Callable[[Tally, Declared, float], Finding]
-    chance: bool = True
 
 
 def ok(code: str, message: str, *, evidence: Evidence) -> Finding:
@@ -119,21 +115,6 @@ def cannot_tell(
     """The check ran and the data do not decide."""
     numbers = dict(evidence or {})
     return Finding(code=code, status="cannot-tell", message=message, evidence=numbers, causes=causes, fix=fix)
-
-
-def kl_specs(tally: Tally, *, sampler: bool = False, **units: str) -> dict[str, Any]:
-    """The `KLSpec` of each KL number by its name: k1 of KL(policy || reference), or of the sampler's law.
-
-    Where the dump has ``behavior_logp`` the tokens are the sampler's: a number made of ``logp`` is then no estimate of
-    the policy's KL (tokens from ``behavior``), and one made of ``behavior_logp`` is that of the law that was sampled.
-    """
-    drawn: Literal["policy", "behavior"] = "behavior" if tally.has_sampler and not sampler else "policy"
-    specs = {
-        name: KLSpec(estimator="k1", unit=cast("Any", unit), sampler=drawn).to_dict() for name, unit in units.items()
-    }
-    if sampler and tally.has_sampler:
-        specs = {name: {**spec, "policy_logp": "behavior_logp"} for name, spec in specs.items()}
-    return specs
 
 
 def number(x: float) -> str:

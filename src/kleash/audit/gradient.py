@@ -1,8 +1,6 @@
-"""Does the declared KL term pull back at all? GRADIENT, from the exact gradient of estimator and placement."""
+"""Does a KL term pull back at all? GRADIENT, from the exact gradient of estimator and placement."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -10,26 +8,17 @@ from kleash.audit.findings import Finding, number, ok, problem
 from kleash.gradients import TokenWorld, expected_gradient, kl_gradient
 from kleash.kl import Estimator, Placement
 
-if TYPE_CHECKING:
-    from kleash.audit.declared import Declared
-    from kleash.audit.tally import Tally
-
-__all__ = ["gradient", "judge_term"]
+__all__ = ["judge_term"]
 
 POLICY, REFERENCE = np.log([[0.6, 0.3, 0.1]]), np.log([[0.5, 0.3, 0.2]])
 
 
-def gradient(tally: Tally, declared: Declared, level: float) -> Finding:
-    """The exact expected gradient of the declared term at a policy (.6, .3, .1) and reference (.5, .3, .2).
+def judge_term(estimator: Estimator, placement: Placement) -> Finding:
+    """The exact expected gradient of a term at a policy (.6, .3, .1) and reference (.5, .3, .2), judged: GRADIENT.
 
     ``problem``: it is 0, or it points away from the gradient of KL(policy || reference), so that descending the penalty
     raises the KL. Exact; no chance involved. Liu et al., 2025, arXiv 2510.01555.
     """
-    return judge_term(cast("Estimator", declared.estimator), cast("Placement", declared.placement))
-
-
-def judge_term(estimator: Estimator, placement: Placement) -> Finding:
-    """The finding about one estimator in one place: what `gradient` says of a dump and the linter of a log."""
     world = TokenWorld.full(vocabulary=3, length=1)
     term = expected_gradient(world, POLICY, REFERENCE, estimator=estimator, placement=placement).ravel()
     true = kl_gradient(world, POLICY, REFERENCE).ravel()

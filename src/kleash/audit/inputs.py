@@ -1,4 +1,4 @@
-"""Which inputs are rollout dumps, which are logs? And the checks of all logs together."""
+"""Which inputs are rollout dumps, which are logs? Told by what is in them."""
 
 from __future__ import annotations
 
@@ -9,30 +9,18 @@ import shutil
 import sys
 import tempfile
 import zlib
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from kleash._checks import message
-from kleash.audit.declared import Declared
-from kleash.audit.findings import Finding
-from kleash.audit.log_catalogue import facts_of, run_log_checks
-from kleash.audit.log_frontier import frontier_of, sweep
-from kleash.audit.logview import LogView, view
-from kleash.audit.result import CheckedInput, about
-from kleash.audit.settings import flatten
-from kleash.audit.upgrades import upgrade_between
-from kleash.errors import DataError, KleashError, OptionError
+from kleash.errors import DataError, KleashError
 
 if TYPE_CHECKING:
-    from kleash.frontier import Frontier
     from kleash.logs.table import RunLog
 
-__all__ = ["Inputs", "check_logs", "is_dump", "sort_inputs"]
+__all__ = ["Inputs", "is_dump", "sort_inputs"]
 
 DUMP_COLUMNS = ("logp", "ref_logp", "seq_logp", "seq_ref_logp", "behavior_logp")
 DUMP_SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
@@ -174,55 +162,3 @@ def _begins_a_dump(first: bytes) -> bool:
     except (ValueError, RecursionError):  # not JSON, not UTF-8, a number or a nesting past every limit
         return line.startswith(b"{") and any(b'"%s"' % name.encode() in line for name in DUMP_COLUMNS)
     return isinstance(row, dict) and any(isinstance(row.get(name), list | float | int) for name in DUMP_COLUMNS)
-
-
-@np.errstate(divide="ignore", invalid="ignore", over="ignore")  # NON_FINITE names such rows, the rest leaves them out
-def check_logs(
-    logs: Iterable[RunLog],
-    *,
-    declared: Declared | None = None,
-    config: Mapping[str, Any] | None = None,
-    gold: str | None = None,
-) -> tuple[list[CheckedInput], list[Finding], Frontier | None]:
-    """The findings about logs that are already read, one by one and together; what `check` does with them.
-
-    Parameters
-    ----------
-    declared, config, gold
-        As for `check`; ``config`` is the trainer's own configuration, over what a log holds of it.
-
-    Raises
-    ------
-    OptionError
-        ``gold`` names a column that no log has.
-    """
-    views: list[LogView] = []
-    failed: OptionError | None = None
-    for log in logs:
-        own = replace(log, config={**log.config, **flatten(config or {})})
-        try:
-            views.append(view(own, declared, gold=gold))
-        except OptionError as error:
-            failed = error
-            views.append(view(own, declared))
-    if failed is not None and not any(v.gold_name for v in views):
-        raise failed
-    times = Counter(v.log.path for v in views)
-    labels = [v.log.path if times[v.log.path] == 1 else f"{v.log.path}#{v.log.run}" for v in views]
-    names = {id(v): label for v, label in zip(views, labels, strict=True)}
-    inputs, findings = [], []
-    for v, label in zip(views, labels, strict=True):
-        inputs.append(
-            CheckedInput(
-                path=label,
-                kind="log",
-                rows=v.log.rows,
-                sha256=v.log.sha256 or None,
-                trainer=v.trainer,
-                facts=facts_of(v),
-            )
-        )
-        findings += [about(finding, label) for finding in run_log_checks(v)]
-    if len(views) > 1:
-        findings += [about(finding, names[id(v)]) for v, finding in [*upgrade_between(views), *sweep(views)]]
-    return inputs, findings, frontier_of(views)

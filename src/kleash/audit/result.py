@@ -3,44 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kleash._version import version
-from kleash.audit.findings import STATUSES, Check, Finding, plain
+from kleash.audit.findings import STATUSES, CheckedInput, Finding
 
 if TYPE_CHECKING:
     import polars as pl
     from rich.console import RenderableType
 
-    from kleash.audit.log_catalogue import LogCheck
+    from kleash.audit.engine import Check
 
-__all__ = ["Catalogue", "CheckReport", "CheckedInput", "about"]
+__all__ = ["Catalogue", "CheckReport"]
 
 _ROW = ("input", "code", "status", "message", "fix")
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckedInput:
-    """One input: where it is, what it is, and what was read from it without judging."""
-
-    path: str
-    kind: str
-    rows: int
-    sha256: str | None = None
-    trainer: str | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready plain data."""
-        return {
-            "path": self.path,
-            "sha256": self.sha256,
-            "kind": self.kind,
-            "trainer": self.trainer,
-            "rows": self.rows,
-            "facts": plain(self.facts),
-        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +57,7 @@ class CheckReport:
     def __rich__(self) -> RenderableType:
         from kleash.audit.table import report_view
 
-        return report_view(self)
+        return report_view(self.inputs, self.findings, self.summary())
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready plain data: inputs, findings, frontier."""
@@ -113,61 +90,44 @@ class CheckReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Catalogue:
-    """All checks, with what each asks, needs and calls a problem; ``needs`` puts the names of needs into words.
+    """All checks, with what each asks, needs and calls a problem.
 
     ``checks`` are those of rollout dumps, ``log_checks`` those of training logs.
     """
 
-    checks: tuple[Check, ...]
-    needs: dict[str, str]
-    log_checks: tuple[LogCheck, ...] = ()
-    log_needs: dict[str, str] = field(default_factory=dict)
+    checks: tuple[Check[Any], ...]
+    log_checks: tuple[Check[Any], ...] = ()
 
     def rows(self) -> list[dict[str, Any]]:
         """A row per check: input, code, asks, needs, problem."""
-        tables = (("rollouts", self.checks, self.needs), ("log", self.log_checks, self.log_needs))
+        return [{**row, "needs": "; ".join(row["needs"])} for row in self._rows()]
+
+    def _rows(self) -> list[dict[str, Any]]:
         return [
             {
                 "input": kind,
                 "code": c.code,
                 "asks": c.asks,
-                "needs": "; ".join(needs[n] for n in c.needs),
+                "needs": [need.words for need in c.needs],
                 "problem": c.rule,
             }
-            for kind, checks, needs in tables
+            for kind, checks in (("rollouts", self.checks), ("log", self.log_checks))
             for c in checks
         ]
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready plain data."""
-        both: tuple[Check | LogCheck, ...] = (*self.checks, *self.log_checks)
-        words = [[self.needs[n] for n in c.needs] for c in self.checks]
-        words += [[self.log_needs[n] for n in c.needs] for c in self.log_checks]
-        checks = [{**row, "needs": need} for row, need, _ in zip(self.rows(), words, both, strict=True)]
         return {
             "schema": 1,
             "version": version(),
             "source": "catalogue",
             "seed": None,
             "inputs": [],
-            "checks": [row for row in checks if row["input"] == "rollouts"],
-            "log_checks": [row for row in checks if row["input"] == "log"],
+            "checks": [row for row in self._rows() if row["input"] == "rollouts"],
+            "log_checks": [row for row in self._rows() if row["input"] == "log"],
         }
 
     def __rich__(self) -> RenderableType:
-        from rich.console import Group
-        from rich.text import Text
+        from kleash.audit.table import catalogue_view
 
-        from kleash.audit.table import catalogue_table
-
-        return Group(
-            Text("Checks of rollout dumps", style="bold"),
-            catalogue_table(self.checks, self.needs),
-            Text("\nChecks of training logs", style="bold"),
-            catalogue_table(self.log_checks, self.log_needs),
-        )
-
-
-def about(finding: Finding, path: str) -> Finding:
-    """The finding with the input it is about."""
-    return replace(finding, input=path)
+        return catalogue_view(self.checks, self.log_checks)

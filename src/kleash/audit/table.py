@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -13,27 +13,26 @@ from rich.text import Text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kleash.audit.findings import Check, Finding
-    from kleash.audit.log_catalogue import LogCheck
-    from kleash.audit.result import CheckedInput, CheckReport
+    from kleash.audit.engine import Check
+    from kleash.audit.findings import CheckedInput, Finding
 
-__all__ = ["catalogue_table", "report_view"]
+__all__ = ["catalogue_view", "report_view"]
 
 STYLES = {"problem": "bold red", "cannot-tell": "yellow", "ok": "green", "not-run": "dim"}
 MARKS = {"problem": "✗", "cannot-tell": "?", "ok": "✓", "not-run": "·"}
 
 
-def report_view(report: CheckReport) -> RenderableType:
+def report_view(inputs: Sequence[CheckedInput], findings: Sequence[Finding], summary: str) -> RenderableType:
     """Everything a person needs from a report, 80 columns wide."""
     parts: list[RenderableType] = []
-    for item in report.inputs:
-        mine = [finding for finding in report.findings if finding.input == item.path]
+    for item in inputs:
+        mine = [finding for finding in findings if finding.input == item.path]
         counted = _log_line(item) if item.kind == "log" else _dump_line(item)
         parts += [Text.assemble((item.path, "bold"), f"  {counted}"), *_effective(item.facts), Text()]
         parts += [_table(mine), Text()]
         parts += [_not_run(mine)] if any(f.status == "not-run" for f in mine) else []
-    summary = Text(report.summary() + ".", style="bold red" if report.problems else "bold")
-    return Group(*parts, summary)
+    failed = any(finding.status == "problem" for finding in findings)
+    return Group(*parts, Text(summary + ".", style="bold red" if failed else "bold"))
 
 
 def _dump_line(item: CheckedInput) -> str:
@@ -102,13 +101,22 @@ def _not_run(findings: Sequence[Finding]) -> RenderableType:
     return Group(table, Text())
 
 
-def catalogue_table(checks: Sequence[Check | LogCheck], needs: dict[str, str]) -> RenderableType:
+def catalogue_view(checks: Sequence[Check[Any]], log_checks: Sequence[Check[Any]]) -> RenderableType:
     """The catalogue: what each check asks, what it needs, when it says problem."""
+    return Group(
+        Text("Checks of rollout dumps", style="bold"),
+        _listed(checks),
+        Text("\nChecks of training logs", style="bold"),
+        _listed(log_checks),
+    )
+
+
+def _listed(checks: Sequence[Check[Any]]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
     table.add_column("Check", no_wrap=True)
     table.add_column("Asks, needs, and says problem when", ratio=1)
     for check in checks:
-        wanted = ", ".join(needs[name] for name in check.needs) or "nothing more"
+        wanted = ", ".join(need.words for need in check.needs) or "nothing more"
         table.add_row(
             check.code,
             Group(Text(check.asks), Text(f"needs: {wanted}", style="dim"), Text(f"problem: {check.rule}", style="dim")),

@@ -1,8 +1,8 @@
-"""Were the tokens drawn from the policy that scored them? IDENTITY, KL_NEGATIVE, SIGN, CONCENTRATION.
+"""Did the policy that scored the tokens draw them? IDENTITY, KL_NEGATIVE, SIGN, CONCENTRATION, OVERFLOW.
 
 Under honest sampling ``exp(ref_logp - logp)`` has mean 1 token by token, and so has its product over an answer,
 whatever the drift. With ``behavior_logp`` the law that drew the tokens is the sampler's, and the same is asked of it:
-samples some updates old are honest. The answers must be unselected, distinct draws. See `kleash.audit.evidence` for the
+samples some updates old are honest. The answers must be unselected, distinct draws. See `kleash.audit.chance` for the
 tests and their false-alarm rates.
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kleash.audit.evidence import (
+from kleash.audit.chance import (
     NOISE_MEAN,
     SCORING_NOISE,
     detectable,
@@ -23,12 +23,13 @@ from kleash.audit.evidence import (
     mixture,
     tail_p_value,
 )
-from kleash.audit.findings import Finding, cannot_tell, kl_specs, number, ok, problem
-from kleash.audit.tally import HEIGHTS
+from kleash.audit.dumps.needs import COUNTED, TOKENS
+from kleash.audit.dumps.statistics import HEIGHTS
+from kleash.audit.engine import check
+from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
 
 if TYPE_CHECKING:
-    from kleash.audit.declared import Declared
-    from kleash.audit.tally import Tally
+    from kleash.audit.dumps.statistics import Tally
 
 __all__ = ["concentration", "identity", "kl_negative", "sign"]
 
@@ -50,7 +51,14 @@ SAMPLING_FIX = (
 MORE = "give the lists per token (or length beside the sums, so that less noise must be granted), or more answers"
 
 
-def identity(tally: Tally, declared: Declared, level: float) -> Finding:
+@check(
+    "IDENTITY",
+    asks="Is mean exp(ref_logp - logp) 1, as for the policy's own samples?",
+    needs=(COUNTED,),
+    rule="betting martingale (Ville), exact level, any tail",
+    chance=True,
+)
+def identity(tally: Tally, level: float) -> Finding:
     """Mean exp(ref_logp - logp) = 1, per token and as a product over each answer, with effective sample sizes.
 
     Sums without ``length`` are granted the noise of one token per 0.1 nats of surprisal.
@@ -110,7 +118,14 @@ def identity(tally: Tally, declared: Declared, level: float) -> Finding:
     return ok("IDENTITY", said, evidence=evidence)
 
 
-def kl_negative(tally: Tally, declared: Declared, level: float) -> Finding:
+@check(
+    "KL_NEGATIVE",
+    asks="Is the KL negative beyond chance?",
+    needs=(COUNTED,),
+    rule="Markov bound on exp(-sum of log ratios), exact level, any tail",
+    chance=True,
+)
+def kl_negative(tally: Tally, level: float) -> Finding:
     """A true KL is never negative; a sum of log ratios far below 0 cannot come from the policy's own samples.
 
     ``problem``: by Markov the chance that ``sum(logp - ref_logp) <= -x`` over the whole dump is at most ``exp(-x)``,
@@ -124,7 +139,7 @@ def kl_negative(tally: Tally, declared: Declared, level: float) -> Finding:
         "kl_per_answer": per_answer.value,
         "se": per_answer.se,
         "kl_per_token": total / tokens if tokens else None,
-        "kl_spec": kl_specs(tally, sampler=True, kl_per_answer="nats per answer", kl_per_token="nats per token"),
+        "kl_spec": tally.kl_specs(sampler=True, kl_per_answer="nats per answer", kl_per_token="nats per token"),
         "noise_granted_to_tokens": tally.counts["granted"],
         "detectable_kl_per_answer": (math.log(level) - tally.counts["granted"] * math.log(NOISE_MEAN)) / tally.rows,
         "p_value": math.exp(-max(bound, 0.0)),
@@ -148,7 +163,13 @@ def kl_negative(tally: Tally, declared: Declared, level: float) -> Finding:
     return ok("KL_NEGATIVE", found, evidence=evidence)
 
 
-def sign(tally: Tally, declared: Declared, level: float) -> Finding:
+@check(
+    "SIGN",
+    asks="Are policy and reference exchanged?",
+    needs=(COUNTED,),
+    rule="IDENTITY fails and the exchanged identity holds; at most IDENTITY's level",
+)
+def sign(tally: Tally, level: float) -> Finding:
     """When the two columns are exchanged, exp(logp - ref_logp) has mean 1 and exp(ref_logp - logp) has not.
 
     ``problem``: the right identity fails at the check's level, and the exchanged one holds within 3 standard errors
@@ -198,7 +219,14 @@ def sign(tally: Tally, declared: Declared, level: float) -> Finding:
     return ok("SIGN", f"policy minus reference, as it should be; exchanged, {found}", evidence=evidence)
 
 
-def concentration(tally: Tally, declared: Declared, level: float) -> Finding:
+@check(
+    "CONCENTRATION",
+    asks="Do a few tokens carry the KL, more than chance gives?",
+    needs=(TOKENS, COUNTED),
+    rule="binomial bound on the number of large ratios, exact level",
+    chance=True,
+)
+def concentration(tally: Tally, level: float) -> Finding:
     """A few tokens that carry the KL, and more of them than honest sampling can give.
 
     ``problem``: under honest sampling a token has ``ref_logp - logp >= h`` with probability at most ``exp(-h)``; the
@@ -250,3 +278,49 @@ def _top_share(tally: Tally) -> tuple[float | None, int]:
     if full < counts.size and counts[::-1][full]:
         carried += float(sums[::-1][full]) * left / int(counts[::-1][full])
     return carried / total, top
+
+
+@check(
+    "OVERFLOW",
+    asks="Does k3 overflow, or a clamp cut tokens off?",
+    needs=(TOKENS, COUNTED),
+    rule="a token past float32 (88.7), or past 20 against the binomial bound",
+    chance=True,
+)
+def overflow(tally: Tally, level: float) -> Finding:
+    """Tokens on which float32 k3 overflows, or that a usual clamp cuts off from any gradient.
+
+    ``problem``: a token with ``ref_logp - logp`` above 88.7, where exp leaves float32 (ln of the largest float32 is
+    88.72), or more tokens above 20 than the level allows (honest sampling gives one with probability at most
+    ``tokens * exp(-20)``). 20 is the input clamp of verl, NeMo-RL and slime; an output clamp at 10, which they and
+    OpenRLHF use, also cuts the gradient of every token whose k3 reaches it: counted, not judged.
+    """
+    above_20, above_88 = int(tally.heights[HEIGHTS.index(20.0)]), int(tally.heights[HEIGHTS.index(88.7)])
+    drawn = int(tally.drawn_heights[HEIGHTS.index(20.0)])  # under the sampler's law where it is given: stale is honest
+    chance = min(1.0, tally.tokens * NOISE_MEAN * math.exp(-20.0))
+    clamped = int(tally.counts["clamped"])
+    evidence = {
+        "tokens_above_20": above_20,
+        "tokens_above_88.7": above_88,
+        "tokens_k3_above_10": clamped,
+        "tokens": tally.tokens,
+        "p_value": chance if drawn else 1.0,
+        "level": level,
+    }
+    if above_88 or (drawn and chance < level):
+        worst = f"{above_88} tokens past 88.7, where exp leaves float32" if above_88 else "none past 88.7"
+        return problem(
+            "OVERFLOW",
+            f"{above_20} tokens have ref_logp - logp above 20 ({worst})",
+            causes=(
+                "the policy gives almost no chance to tokens in the dump: they were not drawn from it",
+                "k3 without a limit on its input: clamping the result leaves 0 * inf in the gradient",
+            ),
+            fix="find out who drew these tokens; in the trainer clamp delta (not the result), or use k1 in the reward",
+            evidence=evidence,
+        )
+    if tally.tokens < 1000:
+        message = f"{tally.tokens} tokens, none past float32: too few to speak for a run"
+        return cannot_tell("OVERFLOW", message, fix="give more answers", evidence=evidence)
+    note = f"; k3 reaches 10 on {clamped} of {tally.tokens} tokens, which an output clamp cuts off" if clamped else ""
+    return ok("OVERFLOW", f"no token overflows float32{note}", evidence=evidence)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from kleash.audit.evidence import (
+from kleash.audit.chance import (
     CAP,
     KEPT_MASS_MARGIN,
     NOISE_MEAN,
@@ -15,12 +15,13 @@ from kleash.audit.evidence import (
     mean_from_sums,
     mixture,
 )
+from kleash.audit.dumps.needs import BEHAVIOR_LOGP, ENTROPY, TOKENS
+from kleash.audit.dumps.statistics import SURPRISAL_MARGIN
+from kleash.audit.engine import check
 from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
-from kleash.audit.tally import SURPRISAL_MARGIN
 
 if TYPE_CHECKING:
-    from kleash.audit.declared import Declared
-    from kleash.audit.tally import Tally
+    from kleash.audit.dumps.statistics import Tally
 
 __all__ = ["sampler", "surprisal", "truncation"]
 
@@ -36,7 +37,14 @@ STALE = 2 * math.sqrt(2) * SCORING_NOISE
 what two kernels make of equal weights."""
 
 
-def truncation(tally: Tally, declared: Declared, level: float) -> Finding:
+@check(
+    "TRUNCATION",
+    asks="How much of the policy's mass can the sampler reach?",
+    needs=(TOKENS, BEHAVIOR_LOGP),
+    rule="betting martingale against a kept mass of .99, and the plain mean below it",
+    chance=True,
+)
+def truncation(tally: Tally, level: float) -> Finding:
     """How much of the policy's mass can the sampler reach? Mean exp(logp - behavior_logp) is the kept mass.
 
     ``problem``: bets that the mean of the ratio, cut off at 2, is below .99 multiply their stake by more than
@@ -87,7 +95,14 @@ def truncation(tally: Tally, declared: Declared, level: float) -> Finding:
     return ok("TRUNCATION", found, evidence=evidence)
 
 
-def sampler(tally: Tally, declared: Declared, level: float) -> Finding:
+@check(
+    "SAMPLER",
+    asks="Do sampler and scorer agree on the tokens' probabilities?",
+    needs=(TOKENS, BEHAVIOR_LOGP),
+    rule="betting martingale against a mean ratio of 1, exact level",
+    chance=True,
+)
+def sampler(tally: Tally, level: float) -> Finding:
     """Do sampler and scorer give one token one probability? Mean exp(logp - behavior_logp) above 1 says no.
 
     ``problem``: bets that the mean is above 1, scoring noise granted, multiply their stake by more than 1 / level
@@ -132,7 +147,14 @@ def sampler(tally: Tally, declared: Declared, level: float) -> Finding:
     return ok("SAMPLER", f"{found}; single tokens differ by a factor of {number(spread)} on average", evidence=evidence)
 
 
-def surprisal(tally: Tally, declared: Declared, level: float) -> Finding:
+@check(
+    "SURPRISAL",
+    asks="Is mean surprisal the mean entropy?",
+    needs=(TOKENS, ENTROPY),
+    rule="betting martingale against +- 0.01 nats per token, exact level",
+    chance=True,
+)
+def surprisal(tally: Tally, level: float) -> Finding:
     """Tokens drawn from a distribution surprise it by its entropy on average: mean(-logp) equals mean(entropy).
 
     Tells sharpened, truncated or hotter sampling from the policy's side alone. ``problem``: bets that the mean misses

@@ -6,33 +6,28 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kleash.audit.evidence import mean_and_se, t_limit
+from kleash.audit.chance import mean_and_se, t_limit
+from kleash.audit.engine import check
 from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
+from kleash.audit.logs.needs import CUT, ENDINGS, ENGINE, MISMATCH, RATIO
 
 if TYPE_CHECKING:
-    from kleash.audit.declared import Declared
-    from kleash.audit.logview import LogView
+    from kleash.audit.logs.view import LogView
 
-__all__ = ["CUT", "MISMATCH", "endings", "kept_mass", "sampler"]
+__all__ = ["endings", "kept_mass", "sampler"]
 
 NEAR_CAP = 2.0
 """A largest ratio above this, in a tenth of the rows, means that the cap of 3 may have been reached. Ours: a token's
 ratio is exp(.477) = 1.6 at most in trl issue 6789."""
-CUT = ("completions/clipped_ratio", "response_length/clip_ratio", "rollout/truncated_ratio", "rollout/truncated_rate")
-"""Share of answers cut at the limit, as TRL, verl, slime and OpenRLHF call it."""
-MISMATCH = {
-    "token_mult_prob_error": (1.05, "NeMo-RL's own guidance: about 1.0, suspicious above 1.05"),
-    "gen_kl_error": (0.01, "NeMo-RL's guidance is 1e-3; tinker-feedback issue 22 alarms at .01"),
-    "train_rollout_logprob_abs_diff": (0.1, "twice the .0499 of bfloat16 kernels (trl issue 6789)"),
-    "sampling/sampling_logp_difference/mean": (0.1, "twice the .0499 of bfloat16 kernels (trl issue 6789)"),
-    "debug/vllm_vs_local_logprob_diff_mean": (0.1, "twice the .0499 of bfloat16 kernels (trl issue 6789)"),
-    "rollout_corr/kl": (0.01, "tinker-feedback issue 22 alarms at .01"),
-    "vllm_kl": (0.01, "tinker-feedback issue 22 alarms at .01"),
-}
-"""Engine against trainer: the median row may show this much."""
 
 
-def endings(view: LogView, declared: Declared, level: float) -> Finding:
+@check(
+    "ENDINGS",
+    asks="Do answers end?",
+    needs=(ENDINGS,),
+    rule="no end token; 95 % cut at the limit",
+)
+def endings(view: LogView, level: float) -> Finding:
     """Do answers end? ``problem``: no end token in any row, or 95 % of answers cut at the limit in the median row."""
     ends = view.raw("val/num_eos_tokens")
     if ends is not None and np.isfinite(ends).any():
@@ -63,7 +58,14 @@ def endings(view: LogView, declared: Declared, level: float) -> Finding:
     return ok("ENDINGS", f"{number(100 * share)} % of answers are cut at the limit", evidence=evidence)
 
 
-def kept_mass(view: LogView, declared: Declared, level: float) -> Finding:
+@check(
+    "TRUNCATION",
+    asks="How much of the mass can the sampler reach?",
+    needs=(RATIO,),
+    rule="mean importance ratio below .99 (t limit), none near the cap",
+    chance=True,
+)
+def kept_mass(view: LogView, level: float) -> Finding:
     """How much of the policy's mass can the sampler reach? The mean importance ratio is that mass.
 
     An engine that samples from a truncated distribution and reports it renormalised makes the mean of
@@ -108,7 +110,13 @@ def kept_mass(view: LogView, declared: Declared, level: float) -> Finding:
     return ok("TRUNCATION", f"mean importance ratio {number(estimate.value)}", evidence=evidence)
 
 
-def sampler(view: LogView, declared: Declared, level: float) -> Finding:
+@check(
+    "SAMPLER",
+    asks="Do sampler and trainer agree?",
+    needs=(ENGINE,),
+    rule="median row above the source's limit",
+)
+def sampler(view: LogView, level: float) -> Finding:
     """Do sampler and trainer agree? ``problem``: the median row is above the limit that its source gives."""
     found = []
     for name, (limit, source) in MISMATCH.items():

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import special
 
-from kleash.audit.evidence import KERNEL_SHIFT, SCORING_NOISE, grouped_mean, mean_and_se, t_limit
+from kleash.audit.chance import KERNEL_SHIFT, SCORING_NOISE, grouped_mean, mean_and_se, t_limit
+from kleash.audit.dumps.needs import COUNTED, PROBES, STEPS, TOKENS
+from kleash.audit.engine import check
 from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kleash.audit.declared import Declared
-    from kleash.audit.tally import Tally
+    from kleash.audit.dumps.statistics import Tally
 
 __all__ = ["reference_drift", "resume"]
 
@@ -28,7 +29,14 @@ FLOOR = (SCORING_NOISE / 10) ** 2  # added to squares before the logarithm: belo
 DETECTABLE_CHANGE = 0.05  # nats per token: REFERENCE_DRIFT says ok only if its interval is narrower
 
 
-def reference_drift(tally: Tally, declared: Declared, level: float) -> Finding:
+@check(
+    "REFERENCE_DRIFT",
+    asks="Does the reference score the same text alike at every step?",
+    needs=(PROBES,),
+    rule="t tests of mean and squared change beyond another kernel's",
+    chance=True,
+)
+def reference_drift(tally: Tally, level: float) -> Finding:
     """The reference must score the same text alike at every step. Needs repeated probes: rows sharing a ``probe_id``.
 
     ``problem``, level shared by two t tests over probes: the mean change per token from the first to the last scoring
@@ -114,7 +122,14 @@ def _by_label(label: NDArray[np.int64], step: NDArray[np.float64]) -> list[NDArr
     return [group for group in single if group.size >= 2]
 
 
-def resume(tally: Tally, declared: Declared, level: float) -> Finding:
+@check(
+    "RESUME",
+    asks="Does the distance from the reference collapse between steps?",
+    needs=(TOKENS, COUNTED, STEPS),
+    rule="t test over prompts of a tenfold fall of the mean squared log ratio that lasts",
+    chance=True,
+)
+def resume(tally: Tally, level: float) -> Finding:
     """The distance from the reference does not collapse from one step to the next.
 
     ``problem``: the mean squared log ratio falls more than tenfold (see `FALL`) between neighbouring steps by a

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kleash.audit.evidence import SCORING_NOISE, grouped_mean, sign_test, slope_bounds
-from kleash.audit.findings import Finding, cannot_tell, kl_specs, number, ok, problem
+from kleash.audit.chance import SCORING_NOISE, grouped_mean, sign_test, slope_bounds
+from kleash.audit.dumps.needs import COUNTED, STEP_0, TOKENS, TWO_SIDES
+from kleash.audit.engine import check
+from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
 
 if TYPE_CHECKING:
-    from kleash.audit.declared import Declared
-    from kleash.audit.tally import Tally
+    from kleash.audit.dumps.statistics import Tally
 
 __all__ = ["kl_zero", "shift", "step0_kl", "temperature"]
 
@@ -34,7 +35,108 @@ WARM_UP = 5
 (in the log of github.com/unslothai/unsloth/issues/2291 KL is 0 at the first two steps and not after)."""
 
 
-def step0_kl(tally: Tally, declared: Declared, level: float) -> Finding:
+@check(
+    "SHIFT",
+    asks="Does one list fit the other better one position away?",
+    needs=(TOKENS, COUNTED),
+    rule="exact sign test over answers",
+    chance=True,
+)
+def shift(tally: Tally, level: float) -> Finding:
+    """A list that is off by one position fits the other better when it is moved back.
+
+    For each answer with five neighbouring tokens, and lists that both vary, the sum of absolute differences (cut off at
+    1 nat) of the inner tokens is compared with that of all neighbours after moving one list by one. ``problem``: moving
+    brings it nearer by a quarter or more in more answers than a fair coin gives (exact binomial; level shared by two
+    directions and the lists compared). The quarter is ours: lists that belong together are not brought nearer by
+    moving. ``ok``: nine answers in ten would have been enough for that, in every list.
+    """
+    pairs = [("ref_logp", "shift")]
+    if "behavior_logp" in tally.columns:
+        pairs.append(("behavior_logp", "sampler_shift"))
+    evidence: dict[str, object] = {"level": level}
+    found, powered = None, True
+    for name, key in pairs:
+        judged = int(tally.counts[f"{key}_judged"])
+        powered = powered and sign_test(math.ceil(0.9 * judged), judged) < level / (2 * len(pairs))
+        distance = tally.counts[f"{key}_distance"] / max(1.0, tally.counts[f"{key}_inner"])
+        entry: dict[str, object] = {"answers": judged, "distance": distance}
+        for direction in ("later", "earlier"):
+            wins = int(tally.counts[f"{key}_{direction}"])
+            p = sign_test(wins, judged)
+            moved = tally.counts[f"{key}_{direction}_distance"] / max(1.0, tally.counts[f"{key}_pairs"])
+            entry[direction] = {"nearer_in": wins, "distance": moved, "p_value": p}
+            if p < level / (2 * len(pairs)):
+                found = (name, direction, wins, judged, distance, moved)
+        evidence[name] = entry
+    if found:
+        name, direction, wins, judged, distance, moved = found
+        return problem(
+            "SHIFT",
+            f"{name} fits better one position {direction}: nearer in {wins} of {judged} answers, "
+            f"distance {number(moved)} for {number(distance)} nats",
+            causes=(
+                "logits and labels are off by one on one of the two sides",
+                "left padding moves the positions of one model, or a begin token is counted on one side only",
+            ),
+            fix="logits at position t score the token at t + 1: compare how each side is cut",
+            evidence=evidence,
+        )
+    if not powered:
+        message = "too few different answers with five tokens in a row and lists that vary"
+        return cannot_tell("SHIFT", message, fix="give more answers", evidence=evidence)
+    return ok("SHIFT", "no list fits better one position later or earlier", evidence=evidence)
+
+
+@check(
+    "KL_ZERO",
+    asks="Has the policy moved at all?",
+    needs=(COUNTED,),
+    rule="every log ratio exactly 0 after five updates; no chance involved",
+)
+def kl_zero(tally: Tally, level: float) -> Finding:
+    """The log ratio is exactly 0 although the policy has been updated.
+
+    ``problem``: every counted token has the same log-probability in every digit on both sides, at all steps, and the
+    last step is at least the fifth (see `WARM_UP`). No chance involved.
+    """
+    counted = int(tally.counts["finite"])
+    zero = int(tally.counts["zero_delta"])
+    last = None if tally.step is None or not np.isfinite(tally.step).any() else int(np.nanmax(tally.step))
+    reward = tally.numbers.get("reward")
+    evidence = {
+        "share_exactly_zero": zero / counted if counted else None,
+        "last_step": last,
+        "reward_sd": float(np.nanstd(reward)) if reward is not None and np.isfinite(reward).any() else None,
+    }
+    if counted and zero == counted:
+        if last is None or last < WARM_UP:
+            when = "no step is given" if last is None else f"the last step is {last}"
+            message = f"logp and ref_logp agree in every digit; {when}, so the policy may not have been updated yet"
+            return cannot_tell("KL_ZERO", message, fix="give a dump of a later step, with step", evidence=evidence)
+        return problem(
+            "KL_ZERO",
+            f"after {last} updates logp and ref_logp still agree in every digit: the policy is its reference",
+            causes=(
+                "the weights do not change: no gradient reaches them, or the learning rate is 0",
+                "the reference shares its weights with the policy, or both scores come from one model",
+                "the sampling engine was never given the new weights",
+            ),
+            fix="compare a checksum of the weights before and after an update, for policy and reference",
+            evidence=evidence,
+        )
+    share = f"{zero / counted:.0%}" if counted else "none"
+    return ok("KL_ZERO", f"policy and reference differ ({share} of the values agree in every digit)", evidence=evidence)
+
+
+@check(
+    "STEP0_KL",
+    asks="Is the policy its reference before the first update?",
+    needs=(TOKENS, COUNTED, STEP_0),
+    rule="t test of the squared log ratio against scoring noise (0.05 on each side)",
+    chance=True,
+)
+def step0_kl(tally: Tally, level: float) -> Finding:
     """Before the first update the policy is the reference: their log ratios are scoring noise and nothing else.
 
     ``problem``: the lower confidence limit of the mean squared log ratio per token at step 0 is above the noise granted
@@ -51,7 +153,7 @@ def step0_kl(tally: Tally, declared: Declared, level: float) -> Finding:
         "kl_per_token": drift.value,
         "kl_se": drift.se,
         "mean_exp_minus_delta": ratio.value,
-        "kl_spec": kl_specs(tally, kl_per_token="nats per token"),
+        "kl_spec": tally.kl_specs(kl_per_token="nats per token"),
         "noise_granted": math.sqrt(NOISE_GRANTED),
         "answers": int(rows.sum()),
         "level": level,
@@ -83,7 +185,14 @@ def step0_kl(tally: Tally, declared: Declared, level: float) -> Finding:
     return ok("STEP0_KL", f"{found}: within scoring noise", evidence=evidence)
 
 
-def temperature(tally: Tally, declared: Declared, level: float) -> Finding:
+@check(
+    "TEMPERATURE",
+    asks="Are both sides scored at one temperature?",
+    needs=(TOKENS, COUNTED, TWO_SIDES),
+    rule="slope between two regressions outside 1 +- 0.03 (sampler: 0.2), jackknife",
+    chance=True,
+)
+def temperature(tally: Tally, level: float) -> Finding:
     """One temperature on both sides: at temperature T log-probabilities are divided by T, up to a constant.
 
     Compared: the sampler's against the policy's, and the reference's against the policy's at step 0. ``problem``: the
@@ -131,84 +240,3 @@ def temperature(tally: Tally, declared: Declared, level: float) -> Finding:
 
 def _enough(tally: Tally, key: str) -> bool:
     return key in tally.moments and int((tally.moments[key][:, 0] > 0).sum()) >= 16
-
-
-def shift(tally: Tally, declared: Declared, level: float) -> Finding:
-    """A list that is off by one position fits the other better when it is moved back.
-
-    For each answer with five neighbouring tokens, and lists that both vary, the sum of absolute differences (cut off at
-    1 nat) of the inner tokens is compared with that of all neighbours after moving one list by one. ``problem``: moving
-    brings it nearer by a quarter or more in more answers than a fair coin gives (exact binomial; level shared by two
-    directions and the lists compared). The quarter is ours: lists that belong together are not brought nearer by
-    moving. ``ok``: nine answers in ten would have been enough for that, in every list.
-    """
-    pairs = [("ref_logp", "shift")]
-    if "behavior_logp" in tally.columns:
-        pairs.append(("behavior_logp", "sampler_shift"))
-    evidence: dict[str, object] = {"level": level}
-    found, powered = None, True
-    for name, key in pairs:
-        judged = int(tally.counts[f"{key}_judged"])
-        powered = powered and sign_test(math.ceil(0.9 * judged), judged) < level / (2 * len(pairs))
-        distance = tally.counts[f"{key}_distance"] / max(1.0, tally.counts[f"{key}_inner"])
-        entry: dict[str, object] = {"answers": judged, "distance": distance}
-        for direction in ("later", "earlier"):
-            wins = int(tally.counts[f"{key}_{direction}"])
-            p = sign_test(wins, judged)
-            moved = tally.counts[f"{key}_{direction}_distance"] / max(1.0, tally.counts[f"{key}_pairs"])
-            entry[direction] = {"nearer_in": wins, "distance": moved, "p_value": p}
-            if p < level / (2 * len(pairs)):
-                found = (name, direction, wins, judged, distance, moved)
-        evidence[name] = entry
-    if found:
-        name, direction, wins, judged, distance, moved = found
-        return problem(
-            "SHIFT",
-            f"{name} fits better one position {direction}: nearer in {wins} of {judged} answers, "
-            f"distance {number(moved)} for {number(distance)} nats",
-            causes=(
-                "logits and labels are off by one on one of the two sides",
-                "left padding moves the positions of one model, or a begin token is counted on one side only",
-            ),
-            fix="logits at position t score the token at t + 1: compare how each side is cut",
-            evidence=evidence,
-        )
-    if not powered:
-        message = "too few different answers with five tokens in a row and lists that vary"
-        return cannot_tell("SHIFT", message, fix="give more answers", evidence=evidence)
-    return ok("SHIFT", "no list fits better one position later or earlier", evidence=evidence)
-
-
-def kl_zero(tally: Tally, declared: Declared, level: float) -> Finding:
-    """The log ratio is exactly 0 although the policy has been updated.
-
-    ``problem``: every counted token has the same log-probability in every digit on both sides, at all steps, and the
-    last step is at least the fifth (see `WARM_UP`). No chance involved.
-    """
-    counted = int(tally.counts["finite"])
-    zero = int(tally.counts["zero_delta"])
-    last = None if tally.step is None or not np.isfinite(tally.step).any() else int(np.nanmax(tally.step))
-    reward = tally.numbers.get("reward")
-    evidence = {
-        "share_exactly_zero": zero / counted if counted else None,
-        "last_step": last,
-        "reward_sd": float(np.nanstd(reward)) if reward is not None and np.isfinite(reward).any() else None,
-    }
-    if counted and zero == counted:
-        if last is None or last < WARM_UP:
-            when = "no step is given" if last is None else f"the last step is {last}"
-            message = f"logp and ref_logp agree in every digit; {when}, so the policy may not have been updated yet"
-            return cannot_tell("KL_ZERO", message, fix="give a dump of a later step, with step", evidence=evidence)
-        return problem(
-            "KL_ZERO",
-            f"after {last} updates logp and ref_logp still agree in every digit: the policy is its reference",
-            causes=(
-                "the weights do not change: no gradient reaches them, or the learning rate is 0",
-                "the reference shares its weights with the policy, or both scores come from one model",
-                "the sampling engine was never given the new weights",
-            ),
-            fix="compare a checksum of the weights before and after an update, for policy and reference",
-            evidence=evidence,
-        )
-    share = f"{zero / counted:.0%}" if counted else "none"
-    return ok("KL_ZERO", f"policy and reference differ ({share} of the values agree in every digit)", evidence=evidence)

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kleash.audit.coefficient_log import recover
+from kleash.audit.engine import check
 from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
-from kleash.audit.recovered import SHAPE
+from kleash.audit.logs.coefficient import recover
+from kleash.audit.logs.needs import KL
+from kleash.audit.logs.recovery import SHAPE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kleash.audit.declared import Declared
-    from kleash.audit.logview import LogView
+    from kleash.audit.logs.view import LogView
 
     Floats = NDArray[np.float64]
 
@@ -71,8 +72,7 @@ def placed(view: LogView) -> Placed:
     Evidence: the loss differs from the policy loss by more than its digits (loss); scores differ from rewards, or
     reward from return, by more than theirs (reward); a trainer with one place only, and a KL in the log.
     """
-    found: Placed = view.once("placed", _placed)
-    return found
+    return view.once(_placed)
 
 
 def _placed(view: LogView) -> Placed:
@@ -191,7 +191,12 @@ def _in_reward(view: LogView) -> tuple[bool | None, str]:
     return (True, "as mapped") if where.startswith("reward") else (None, "")
 
 
-def placement(view: LogView, declared: Declared, level: float) -> Finding:
+@check(
+    "PLACEMENT",
+    asks="Is the penalty in the loss, the reward, both, nowhere?",
+    rule="both; nowhere though configured; elsewhere than configured",
+)
+def placement(view: LogView, level: float) -> Finding:
     """Whether the penalty is where it was put: in the loss, in the reward, in both, nowhere.
 
     ``problem``: it is in both, it is nowhere although a coefficient above 0 is configured, a configured coefficient has
@@ -266,7 +271,13 @@ def placement(view: LogView, declared: Declared, level: float) -> Finding:
     return ok("PLACEMENT", f"{words[found.where]} ({why})" if why else words[found.where], evidence=evidence)
 
 
-def sign(view: LogView, declared: Declared, level: float) -> Finding:
+@check(
+    "SIGN",
+    asks="Is drift punished?",
+    needs=(KL,),
+    rule="the log's coefficient is below 0",
+)
+def sign(view: LogView, level: float) -> Finding:
     """Whether the penalty punishes drift, or pays for it.
 
     ``problem``: the coefficient that the identities give is below 0 by more than the digits allow, or the shaped reward

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kleash.audit.findings import number
-from kleash.audit.ratios import fit_ratio
-from kleash.audit.recovered import SHAPE, SLACK, Recovered, none, pair
+from kleash.audit.logs.ratio_fit import fit_ratio
+from kleash.audit.logs.recovery import SHAPE, SLACK, Recovered, none, pair
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kleash.audit.logview import LogView
+    from kleash.audit.logs.view import LogView
 
     Floats = NDArray[np.float64]
 

@@ -1,26 +1,22 @@
-"""Are the log's numbers possible at all? Values that no honest run prints, read without a model of the run."""
+"""Can a KL have these values? KL_NEGATIVE, KL_ZERO and STEP0_KL of a log, read without a model of the run."""
 
 from __future__ import annotations
 
 import math
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kleash.audit.evidence import SCORING_NOISE
+from kleash.audit.chance import SCORING_NOISE
+from kleash.audit.engine import check
 from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
-from kleash.audit.placement import placed
+from kleash.audit.logs.needs import KL, MOVES
 
 if TYPE_CHECKING:
-    from kleash.audit.declared import Declared
-    from kleash.audit.logview import LogView
+    from kleash.audit.logs.view import LogView
 
-__all__ = ["advantages", "kl_negative", "kl_zero", "non_finite", "step0_kl"]
+__all__ = ["kl_negative", "kl_zero", "step0_kl"]
 
-WATCHED = ("loss", "kl", "grad_norm", "reward", "score", "entropy", "ratio")
-ONE_REWARD = re.compile(r"(?:train/|eval/|eval_)?rewards/(?!chosen|rejected|margins|accuracies)")
-SPREADS = ("/std", "_std", "_var", "/var")
 STEP0_PER_TOKEN = 0.02
 """Nats per token that the first row may show. Ours: scoring noise of 0.05 gives 0.00125, one update little more;
 .03 was called too large for a 4B model (PrimeIntellect-ai/prime-rl issue 2671)."""
@@ -33,41 +29,14 @@ TOKEN_MEANS = ("trl-grpo", "trl-rloo", "nemo-rl")
 """Trainers whose KL per token is a mean over all tokens of a batch, not one over answers of their own means."""
 
 
-def non_finite(view: LogView, declared: Declared, level: float) -> Finding:
-    """Is every loss, KL, gradient norm and reward a number? ``problem``: one is not; no chance involved.
-
-    A single reward function may be ``nan``: earlier TRL writes that where it applied to no answer of a batch. So may a
-    spread, which one value does not have.
-    """
-    bad: dict[str, list[int]] = {}
-    for key, values in view.log.raw.items():
-        last = key.lower()
-        if not any(word in last for word in WATCHED):
-            continue
-        if ONE_REWARD.match(last) or last.endswith(SPREADS):
-            continue
-        rows = {int(i) for i in np.flatnonzero(np.isinf(values))} | set(view.log.undefined.get(key, ()))
-        if rows:
-            bad[key] = sorted(rows)
-    if not bad:
-        return ok("NON_FINITE", f"{view.log.rows} rows, every watched value is a number", evidence={"rows": 0})
-    key = min(bad, key=lambda k: bad[k][0])
-    step = float(view.log.step[bad[key][0]])
-    evidence = {"first_key": key, "first_step": step, "rows": {k: len(v) for k, v in bad.items()}}
-    return problem(
-        "NON_FINITE",
-        f"{key} is not a number at step {step:g}" + (f"; also in {len(bad) - 1} other keys" if len(bad) > 1 else ""),
-        evidence=evidence,
-        causes=(
-            "exp(ref_logp - logp) overflows in k3, or its clamp leaves 0 times infinity in the gradient",
-            "a batch without a counted token: 0 / 0",
-            "a low-precision kernel",
-        ),
-        fix=f"stop before step {step:g}; look at the tokens of that batch (a rollout dump says more)",
-    )
-
-
-def kl_negative(view: LogView, declared: Declared, level: float) -> Finding:
+@check(
+    "KL_NEGATIVE",
+    asks="Is the KL negative beyond chance?",
+    needs=(KL,),
+    rule="Markov bound on the sum over rows, exact level; k3 by more than rounding",
+    chance=True,
+)
+def kl_negative(view: LogView, level: float) -> Finding:
     """The KL is negative beyond chance.
 
     ``problem``: k2 or k3 below 0 by more than rounding; k1 that sums over the rows to less than ``log(level)``. For
@@ -141,7 +110,13 @@ def kl_negative(view: LogView, declared: Declared, level: float) -> Finding:
     return ok("KL_NEGATIVE", f"{kl.key} is {number(float(x.mean()))} in the mean", evidence=evidence)
 
 
-def kl_zero(view: LogView, declared: Declared, level: float) -> Finding:
+@check(
+    "KL_ZERO",
+    asks="Has the policy moved at all?",
+    needs=(MOVES,),
+    rule="KL exactly 0 after the first row; DPO's loss stays at ln 2",
+)
+def kl_zero(view: LogView, level: float) -> Finding:
     """Whether the policy has moved at all.
 
     ``problem``: five rows or more, and the KL is exactly 0 in all but the first, printed with enough digits to tell;
@@ -201,7 +176,13 @@ def _dpo_zero(view: LogView, causes: tuple[str, ...], fix: str) -> Finding:
     return ok("KL_ZERO", f"the loss leaves ln 2 ({number(float(x[-1]))})", evidence=evidence)
 
 
-def step0_kl(view: LogView, declared: Declared, level: float) -> Finding:
+@check(
+    "STEP0_KL",
+    asks="Is the policy its reference at the start?",
+    needs=(KL,),
+    rule="first row, of step 0 or 1, above 0.02 nats per token",
+)
+def step0_kl(view: LogView, level: float) -> Finding:
     """Whether the policy is its reference before the first update.
 
     ``problem``: the first row, of step 0 or 1 (of a plain table: 0), has a KL above 0.02 nats per token (1 nat per
@@ -234,43 +215,3 @@ def step0_kl(view: LogView, declared: Declared, level: float) -> Finding:
             fix="score one text with both models before training: the log-probabilities must agree",
         )
     return ok("STEP0_KL", f"KL {number(value)} {unit} at step {first:g}", evidence=evidence)
-
-
-def advantages(view: LogView, declared: Declared, level: float) -> Finding:
-    """In how many groups is the KL the only gradient? ``problem``: in most, over the last half of the rows."""
-    share, source = None, ""
-    top, bottom = (
-        view.raw("critic/advantages/max", "advantages/max"),
-        view.raw("critic/advantages/min", "advantages/min"),
-    )
-    mean = view.raw("critic/advantages/mean", "advantages/mean")
-    for name, one_minus in (("frac_reward_zero_std", False), ("baseline_reward/pct_mixed", True)):
-        values = view.raw(name)
-        if values is not None and np.isfinite(values).any():
-            x = values[np.isfinite(values)]
-            late = float(x[x.size // 2 :].mean())
-            share, source = (1 - late if one_minus else late), name
-    if share is None and (top is not None or mean is not None):
-        flat = np.zeros(view.log.rows) if top is None else np.asarray(top)
-        low = np.zeros(view.log.rows) if bottom is None else np.asarray(bottom)
-        known = np.isfinite(flat) & np.isfinite(low) if top is not None else np.isfinite(np.asarray(mean))
-        if top is None:
-            return cannot_tell("ZERO_VARIANCE", "the log has the mean of the advantages only")
-        if known.any():
-            x = ((flat == 0) & (low == 0))[known]
-            share, source = float(x[x.size // 2 :].mean()), "advantages all 0"
-    if share is None:
-        return cannot_tell("ZERO_VARIANCE", "the log has no share of groups without spread")
-    evidence = {"share": share, "source": source}
-    found = f"{number(share)} of groups or rows have no advantage ({source})"
-    if share > 0.5 and (view.settings.beta == 0 or placed(view).where == "none"):
-        return ok("ZERO_VARIANCE", f"{found}; no KL moves the weights there either", evidence=evidence)
-    if share > 0.5:
-        return problem(
-            "ZERO_VARIANCE",
-            f"{found}: there only the KL moves the weights",
-            evidence=evidence,
-            causes=("the task is solved or hopeless for most prompts", "the judge gives few distinct scores"),
-            fix="drop such groups, penalty included, or mix in prompts of middling difficulty",
-        )
-    return ok("ZERO_VARIANCE", found, evidence=evidence)

@@ -7,21 +7,23 @@ of tokens. The checks are pure functions of the `Tally` that comes out.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
 from kleash import kl
-from kleash.audit.evidence import log_e_above, log_e_below, log_e_surprisal
+from kleash.audit.chance import log_e_above, log_e_below, log_e_surprisal
+from kleash.audit.declared import Declared
+from kleash.kl import KLSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
-    from kleash.audit.rollouts import Chunk
+    from kleash.audit.dumps.rollouts import Chunk
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
@@ -57,7 +59,7 @@ class Tally:
     name, ``bets`` log wealth by test, ``moments`` the grouped sums behind slopes, ``edges`` the values that answers
     repeat at their start and end. ``prompt`` numbers the prompts (-1: not given). ``probes`` are the rows with a
     ``probe_id``: nobody's samples, counted nowhere else (label, step, ref_total, n). ``first_bad`` is the first row
-    with a non-finite value by column.
+    with a non-finite value by column. ``declared`` is what the run's owner says of it.
     """
 
     rows: int
@@ -82,6 +84,7 @@ class Tally:
     edges: dict[tuple[str, str], Counter[float]]
     first_bad: dict[str, int]
     beyond_sums: tuple[int, float]
+    declared: Declared = field(default_factory=Declared)
 
     @property
     def has_tokens(self) -> bool:
@@ -107,6 +110,22 @@ class Tally:
     def step(self) -> Floats | None:
         """Updates before each answer was drawn, NaN where not recorded."""
         return self.numbers.get("step")
+
+    def kl_specs(self, *, sampler: bool = False, **units: str) -> dict[str, Any]:
+        """The `KLSpec` of each KL number by its name: k1 of KL(policy || reference), or of the sampler's law.
+
+        Where the dump has ``behavior_logp`` the tokens are the sampler's: a number made of ``logp`` is then no estimate
+        of the policy's KL (tokens from ``behavior``), and one made of ``behavior_logp`` is that of the law that was
+        sampled.
+        """
+        drawn: Literal["policy", "behavior"] = "behavior" if self.has_sampler and not sampler else "policy"
+        specs = {
+            name: KLSpec(estimator="k1", unit=cast("Any", unit), sampler=drawn).to_dict()
+            for name, unit in units.items()
+        }
+        if sampler and self.has_sampler:
+            specs = {name: {**spec, "policy_logp": "behavior_logp"} for name, spec in specs.items()}
+        return specs
 
 
 class _Running:
@@ -138,10 +157,10 @@ class _Running:
         self.first_bad.setdefault(name, row)
 
 
-def tally(chunks: Iterable[Chunk]) -> Tally:
+def tally(chunks: Iterable[Chunk], declared: Declared | None = None) -> Tally:
     """Reduce a stream of chunks to a `Tally`. What leaves the float range is infinite or NaN here, and never ``ok``."""
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        return _tally(chunks)
+        return replace(_tally(chunks), declared=declared or Declared())
 
 
 def _tally(chunks: Iterable[Chunk]) -> Tally:

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kleash.audit.evidence import Estimate, binomial_tail, grouped_mean, mean_and_se, t_limit, z_limit
-from kleash.audit.findings import Finding, cannot_tell, kl_specs, number, ok, problem
+from kleash.audit.chance import Estimate, binomial_tail, grouped_mean, mean_and_se, t_limit, z_limit
+from kleash.audit.dumps.needs import BETA, COUNTED, GOLD, PROMPT_ID, RANGE, REWARD, STEPS
+from kleash.audit.engine import check
+from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kleash.audit.declared import Declared
-    from kleash.audit.tally import Tally
+    from kleash.audit.dumps.statistics import Tally
 
     Floats = NDArray[np.float64]
 
@@ -120,7 +121,14 @@ def effective_beta(tally: Tally) -> EffectiveBeta | None:
     )
 
 
-def coefficient(tally: Tally, declared: Declared, level: float) -> Finding:
+@check(
+    "COEFFICIENT",
+    asks="Is the leash as tight as declared? (effective beta)",
+    needs=(COUNTED, REWARD, PROMPT_ID, BETA),
+    rule="declared beta above the jackknife interval of the effective one",
+    chance=True,
+)
+def coefficient(tally: Tally, level: float) -> Finding:
     """Is the leash as tight as declared? Compares the declared beta with the effective one.
 
     ``problem``: the declared beta is above the interval of the effective one at the check's level (and a 5 % margin):
@@ -128,7 +136,7 @@ def coefficient(tally: Tally, declared: Declared, level: float) -> Finding:
     far a training run may simply not have converged. Below R squared .5 it is ``cannot-tell`` too.
     """
     found = effective_beta(tally)
-    assert declared.beta is not None
+    assert tally.declared.beta is not None
     if found is None:
         return cannot_tell(
             "COEFFICIENT",
@@ -137,7 +145,7 @@ def coefficient(tally: Tally, declared: Declared, level: float) -> Finding:
         )
     low, high = found.limits(level)
     evidence = {
-        "declared": declared.beta,
+        "declared": tally.declared.beta,
         "effective": found.slope,
         "reverse": found.reverse,
         "lo": low,
@@ -153,10 +161,10 @@ def coefficient(tally: Tally, declared: Declared, level: float) -> Finding:
         return cannot_tell(
             "COEFFICIENT", message, fix="use a later step: the policy is not near its optimum", evidence=evidence
         )
-    if declared.beta > high * (1 + COEFFICIENT_MARGIN):
+    if tally.declared.beta > high * (1 + COEFFICIENT_MARGIN):
         return problem(
             "COEFFICIENT",
-            f"{text}, declared is {number(declared.beta)}: the leash is looser than it says",
+            f"{text}, declared is {number(tally.declared.beta)}: the leash is looser than it says",
             causes=(
                 "the coefficient does not reach the loss (an argument not passed on, a flag not read)",
                 "the penalty is a mean over tokens where the reward counts once per answer: divide beta by the length",
@@ -166,16 +174,25 @@ def coefficient(tally: Tally, declared: Declared, level: float) -> Finding:
             fix="double beta for one batch and see whether the loss or the advantages change",
             evidence=evidence,
         )
-    if declared.beta < low * (1 - COEFFICIENT_MARGIN):
-        message = f"{text}, declared is {number(declared.beta)}: not converged, or the penalty counts more than once"
+    if tally.declared.beta < low * (1 - COEFFICIENT_MARGIN):
+        message = (
+            f"{text}, declared is {number(tally.declared.beta)}: not converged, or the penalty counts more than once"
+        )
         return cannot_tell("COEFFICIENT", message, fix="use a later step", evidence=evidence)
     if not 0 < high < 2 * low:
         message = f"{text} [{number(low)}, {number(high)}]: a leash half as tight could not be told from this one"
         return cannot_tell("COEFFICIENT", message, fix="give more prompts with several answers", evidence=evidence)
-    return ok("COEFFICIENT", f"{text}, declared is {number(declared.beta)}", evidence=evidence)
+    return ok("COEFFICIENT", f"{text}, declared is {number(tally.declared.beta)}", evidence=evidence)
 
 
-def zero_variance(tally: Tally, declared: Declared, level: float) -> Finding:
+@check(
+    "ZERO_VARIANCE",
+    asks="In how many groups is the KL the only gradient?",
+    needs=(REWARD, PROMPT_ID),
+    rule="exact binomial limit of the share above one half",
+    chance=True,
+)
+def zero_variance(tally: Tally, level: float) -> Finding:
     """In how many groups is the KL the only gradient? Equal rewards in a group give advantage 0, the penalty stays.
 
     ``problem``: by an exact binomial limit at the check's level such groups are the majority: then most of the batch
@@ -203,7 +220,14 @@ def zero_variance(tally: Tally, declared: Declared, level: float) -> Finding:
     return ok("ZERO_VARIANCE", found, evidence=evidence)
 
 
-def gain_bound(tally: Tally, declared: Declared, level: float) -> Finding:
+@check(
+    "GAIN_BOUND",
+    asks="Can this little KL have bought this much reward?",
+    needs=(COUNTED, REWARD, STEPS, RANGE),
+    rule="gain above (range / 2) sqrt(2 KL), t limits on both",
+    chance=True,
+)
+def gain_bound(tally: Tally, level: float) -> Finding:
     """Can this little KL have bought this much reward? A bounded judge gains at most (range / 2) sqrt(2 KL).
 
     Holds for any policy (half the range is a sub-Gaussian constant of a bounded score; Mroueh 2024, arXiv 2406.05883).
@@ -211,7 +235,7 @@ def gain_bound(tally: Tally, declared: Declared, level: float) -> Finding:
     KL (t limits over prompts, level shared): the KL or the range is wrong.
     """
     assert tally.step is not None
-    assert declared.reward_range is not None
+    assert tally.declared.reward_range is not None
     reward, last = tally.numbers["reward"], np.nanmax(tally.step)
     scored = np.isfinite(reward)
     start, end = scored & (tally.step == 0), scored & (tally.step == last)
@@ -224,15 +248,15 @@ def gain_bound(tally: Tally, declared: Declared, level: float) -> Finding:
     gain, error = final.value - first.value, math.hypot(first.se, final.se)
     t = t_limit(level / 2, min(first.n, final.n) - 1)
     upper = moved.value + t_limit(level / 2, moved.n - 1) * moved.se
-    bound = declared.reward_range / 2 * math.sqrt(2 * max(upper, 0.0))
+    bound = tally.declared.reward_range / 2 * math.sqrt(2 * max(upper, 0.0))
     evidence = {
         "gain": gain,
         "gain_lo": gain - t * error,
         "kl_per_answer": moved.value,
         "kl_hi": upper,
-        "kl_spec": kl_specs(tally, sampler=True, kl_per_answer="nats per answer", kl_hi="nats per answer"),
+        "kl_spec": tally.kl_specs(sampler=True, kl_per_answer="nats per answer", kl_hi="nats per answer"),
         "bound": bound,
-        "reward_range": declared.reward_range,
+        "reward_range": tally.declared.reward_range,
         "level": level,
     }
     found = f"reward gained {number(gain)} for {number(moved.value)} nats; the bound is {number(bound)}"
@@ -248,13 +272,20 @@ def gain_bound(tally: Tally, declared: Declared, level: float) -> Finding:
             fix="score the same answers with the model the run started from",
             evidence=evidence,
         )
-    if not bound + t * error < declared.reward_range:
+    if not bound + t * error < tally.declared.reward_range:
         message = f"{found}: at this KL no gain within the range could pass it"
         return cannot_tell("GAIN_BOUND", message, fix="check an earlier step, or give more answers", evidence=evidence)
     return ok("GAIN_BOUND", found, evidence=evidence)
 
 
-def hacking(tally: Tally, declared: Declared, level: float) -> Finding:
+@check(
+    "HACKING",
+    asks="Does the judge's score rise while true quality falls?",
+    needs=(COUNTED, REWARD, GOLD, STEPS),
+    rule="z tests of both, corrected for the choice of the best step",
+    chance=True,
+)
+def hacking(tally: Tally, level: float) -> Finding:
     """The judge's score rises while true quality falls.
 
     ``problem``: from the step of best gold to the last step gold fell and reward rose, each by a one-sided z test over
@@ -280,7 +311,7 @@ def hacking(tally: Tally, declared: Declared, level: float) -> Finding:
         "reward_rise": rise,
         "reward_rise_se": rise_se,
         "kl_at_best": kl,
-        "kl_spec": kl_specs(tally, sampler=True, kl_at_best="nats per answer"),
+        "kl_spec": tally.kl_specs(sampler=True, kl_at_best="nats per answer"),
         "detectable_gold_fall": 2 * z * fall_se,
         "level": level,
     }

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kleash.audit.engine import check
 from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
-from kleash.audit.identities import loss_part, open_instruct, openrlhf
-from kleash.audit.identities_trl import eval_log_ratios, grpo, non_score
-from kleash.audit.recovered import SLACK, Recovered, difference, none
+from kleash.audit.logs.identities import loss_part, open_instruct, openrlhf
+from kleash.audit.logs.identities_trl import eval_log_ratios, grpo, non_score
+from kleash.audit.logs.recovery import SLACK, Recovered, difference, none
 
 if TYPE_CHECKING:
-    from kleash.audit.declared import Declared
-    from kleash.audit.logview import LogView
+    from kleash.audit.logs.view import LogView
 
 __all__ = ["Recovered", "coefficient", "facts_of_coefficient", "recover"]
 
@@ -39,8 +39,7 @@ def recover(view: LogView) -> Recovered:
     any table                           loss - policy loss, or the logged penalty, over the KL
     ==================================  ================================================================
     """
-    found: Recovered = view.once("coefficient", _recover)
-    return found
+    return view.once(_recover)
 
 
 def _recover(view: LogView) -> Recovered:
@@ -68,7 +67,12 @@ def _recover(view: LogView) -> Recovered:
     return loss_part(view)
 
 
-def coefficient(view: LogView, declared: Declared, level: float) -> Finding:
+@check(
+    "COEFFICIENT",
+    asks="Does the log's arithmetic give the stated coefficient?",
+    rule="stated value outside what the digits allow",
+)
+def coefficient(view: LogView, level: float) -> Finding:
     """Whether the log's own arithmetic gives the coefficient that was logged, configured or declared.
 
     ``problem``: the interval that the digits allow excludes it. No chance is involved; approximate identities are

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.ndimage import minimum_filter1d
 
-from kleash.audit.evidence import z_limit
+from kleash.audit.chance import z_limit
+from kleash.audit.engine import check
 from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
-from kleash.audit.logview import Series
+from kleash.audit.logs.needs import KL, REWARD
+from kleash.audit.logs.view import Series
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kleash.audit.declared import Declared
-    from kleash.audit.logview import LogView
+    from kleash.audit.logs.view import LogView
 
     Floats = NDArray[np.float64]
 
@@ -33,7 +34,76 @@ IMPOSSIBLE = 20.0
 """Nats per token above which no mean of a language model's log ratios lies (exp(-20) is one token in 5e8)."""
 
 
-def kl_jump(view: LogView, declared: Declared, level: float) -> Finding:
+@check(
+    "RESUME",
+    asks="Does the KL survive a restart?",
+    needs=(KL,),
+    rule="falls to a tenth and stays, or rises tenfold at a restart",
+)
+def resume(view: LogView, level: float) -> Finding:
+    """Whether the distance from the reference survives a resume.
+
+    ``problem``: at a restart, or between two rows, the KL falls to a tenth and stays, or at a restart rises tenfold.
+    """
+    x = view.per_token
+    floor, grain = view.level(0.001, 0.05), view.kl_grain
+    evidence: dict[str, object] = {"segments": int(np.unique(x.segment).size), "limit": FALL}
+    worst: tuple[float, int, float, float] | None = None
+    moved = (FALL * x.values[1:] < x.values[:-1]) | (x.segment[1:] != x.segment[:-1])
+    for i in np.flatnonzero(moved[1:]) + 2:
+        restart = bool(x.segment[i] != x.segment[i - 1])
+        if restart:
+            earlier = np.flatnonzero((x.segment[:i] == x.segment[i - 1]) & (x.step[:i] <= x.step[i]))[-3:]
+            past = x.values[earlier if earlier.size else np.array([i - 1])]
+        else:
+            past = x.values[max(0, i - 3) : i][x.segment[max(0, i - 3) : i] == x.segment[i]]
+        after = x.values[i : i + 3][x.segment[i : i + 3] == x.segment[i]]
+        if not restart and (past.size < 3 or after.size < 3):
+            continue
+        before, now = float(np.median(past)), float(np.median(after))
+        least, most = before - grain, now + grain  # a KL of .01 that falls to .00 may have gone from .0051 to .0049
+        lasting = restart or (float(after.max()) + grain) * FALL < float(past.min()) - grain
+        if before > floor and most * FALL < least and lasting:
+            worst = (now / before, int(i), before, now)
+            break
+        risen = now - grain > FALL * max(before + grain, floor)
+        if restart and now > view.level(FLOOR_TOKEN, FLOOR_ANSWER) and before > 0 and risen:
+            worst = (now / before, int(i), before, now)
+            break
+    if worst is not None:
+        ratio, row, before, now = worst
+        evidence |= {"step": float(x.step[row]), "before": before, "after": now, "ratio": ratio}
+        fell = ratio < 1
+        moves = view.settings.reference_moves
+        if fell and moves is not None:
+            text = f"KL falls to {number(now)} at step {x.step[row]:g}: {moves} lets the reference follow the policy"
+            return ok("RESUME", f"{text}, so the KL is no distance from the start", evidence=evidence)
+        return problem(
+            "RESUME",
+            f"KL {'falls' if fell else 'rises'} from {number(before)} to {number(now)} at step {x.step[row]:g}",
+            evidence=evidence,
+            causes=(
+                (
+                    "the reference was loaded from the checkpoint that was resumed",
+                    "the reference was synchronised with the policy",
+                )
+                if fell
+                else ("the resumed weights are not the saved ones (checkpoint conversion)", "another reference")
+            ),
+            fix="keep the reference's own weights apart from checkpoints, and load them from where the run began",
+        )
+    if np.unique(x.segment).size > 1:
+        return ok("RESUME", f"KL continues over {np.unique(x.segment).size - 1} restarts", evidence=evidence)
+    return ok("RESUME", "no row's KL falls to a tenth", evidence=evidence)
+
+
+@check(
+    "KL_JUMP",
+    asks="Does the KL jump in one row?",
+    needs=(KL,),
+    rule="ten times the rows before and their trend, and stays",
+)
+def kl_jump(view: LogView, level: float) -> Finding:
     """The KL jumps from one row to the next, and stays.
 
     ``problem``: at least ten times the largest of the eight rows before and of their own trend, and the next two rows
@@ -100,7 +170,13 @@ def _trend(past: Floats) -> float:
     return float(math.exp(min(700.0, start + max(slope, 0.0) * past.size))) if slope > 0 else 0.0
 
 
-def kl_spike(view: LogView, declared: Declared, level: float) -> Finding:
+@check(
+    "KL_SPIKE",
+    asks="Do a few tokens carry a row's KL?",
+    needs=(KL,),
+    rule="a hundred times the rows around it, or above 20 nats per token",
+)
+def kl_spike(view: LogView, level: float) -> Finding:
     """A row's KL is carried by a few tokens.
 
     ``problem``: a row a hundred times the median of the ten around it and above the floor, that does not last; or a
@@ -132,7 +208,14 @@ def kl_spike(view: LogView, declared: Declared, level: float) -> Finding:
     return ok("KL_SPIKE", f"no row is {number(SPIKE)} times the rows around it", evidence=evidence)
 
 
-def kl_growth(view: LogView, declared: Declared, level: float) -> Finding:
+@check(
+    "KL_GROWTH",
+    asks="Does the KL run away while the score stands?",
+    needs=(KL,),
+    rule="doubles faster than linearly (z test) without gain",
+    chance=True,
+)
+def kl_growth(view: LogView, level: float) -> Finding:
     """The KL runs away while the judge's score stands still.
 
     ``problem``: from the middle of the run to its end the KL at least doubles, faster than the steps to the power 1.5
@@ -218,7 +301,14 @@ def _shape(x: Series) -> dict[str, object]:
     return found
 
 
-def collapse(view: LogView, declared: Declared, level: float) -> Finding:
+@check(
+    "COLLAPSE",
+    asks="Does the score fall back as KL or length moves?",
+    needs=(REWARD,),
+    rule="half of the gain lost (z test), KL or length changed twofold",
+    chance=True,
+)
+def collapse(view: LogView, level: float) -> Finding:
     """The judge's score falls back while the KL rises or the length changes.
 
     ``problem``: from its best window to the end the score loses half of what it had gained, a tenth of itself, and four
@@ -269,60 +359,3 @@ def collapse(view: LogView, declared: Declared, level: float) -> Finding:
             fix=f"go back to step {evidence['best_step']:g}; raise beta",
         )
     return ok("COLLAPSE", text, evidence=evidence)
-
-
-def resume(view: LogView, declared: Declared, level: float) -> Finding:
-    """Whether the distance from the reference survives a resume.
-
-    ``problem``: at a restart, or between two rows, the KL falls to a tenth and stays, or at a restart rises tenfold.
-    """
-    x = view.per_token
-    floor, grain = view.level(0.001, 0.05), view.kl_grain
-    evidence: dict[str, object] = {"segments": int(np.unique(x.segment).size), "limit": FALL}
-    worst: tuple[float, int, float, float] | None = None
-    moved = (FALL * x.values[1:] < x.values[:-1]) | (x.segment[1:] != x.segment[:-1])
-    for i in np.flatnonzero(moved[1:]) + 2:
-        restart = bool(x.segment[i] != x.segment[i - 1])
-        if restart:
-            earlier = np.flatnonzero((x.segment[:i] == x.segment[i - 1]) & (x.step[:i] <= x.step[i]))[-3:]
-            past = x.values[earlier if earlier.size else np.array([i - 1])]
-        else:
-            past = x.values[max(0, i - 3) : i][x.segment[max(0, i - 3) : i] == x.segment[i]]
-        after = x.values[i : i + 3][x.segment[i : i + 3] == x.segment[i]]
-        if not restart and (past.size < 3 or after.size < 3):
-            continue
-        before, now = float(np.median(past)), float(np.median(after))
-        least, most = before - grain, now + grain  # a KL of .01 that falls to .00 may have gone from .0051 to .0049
-        lasting = restart or (float(after.max()) + grain) * FALL < float(past.min()) - grain
-        if before > floor and most * FALL < least and lasting:
-            worst = (now / before, int(i), before, now)
-            break
-        risen = now - grain > FALL * max(before + grain, floor)
-        if restart and now > view.level(FLOOR_TOKEN, FLOOR_ANSWER) and before > 0 and risen:
-            worst = (now / before, int(i), before, now)
-            break
-    if worst is not None:
-        ratio, row, before, now = worst
-        evidence |= {"step": float(x.step[row]), "before": before, "after": now, "ratio": ratio}
-        fell = ratio < 1
-        moves = view.settings.reference_moves
-        if fell and moves is not None:
-            text = f"KL falls to {number(now)} at step {x.step[row]:g}: {moves} lets the reference follow the policy"
-            return ok("RESUME", f"{text}, so the KL is no distance from the start", evidence=evidence)
-        return problem(
-            "RESUME",
-            f"KL {'falls' if fell else 'rises'} from {number(before)} to {number(now)} at step {x.step[row]:g}",
-            evidence=evidence,
-            causes=(
-                (
-                    "the reference was loaded from the checkpoint that was resumed",
-                    "the reference was synchronised with the policy",
-                )
-                if fell
-                else ("the resumed weights are not the saved ones (checkpoint conversion)", "another reference")
-            ),
-            fix="keep the reference's own weights apart from checkpoints, and load them from where the run began",
-        )
-    if np.unique(x.segment).size > 1:
-        return ok("RESUME", f"KL continues over {np.unique(x.segment).size - 1} restarts", evidence=evidence)
-    return ok("RESUME", "no row's KL falls to a tenth", evidence=evidence)

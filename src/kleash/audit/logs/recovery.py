@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kleash.audit.findings import number
-from kleash.audit.ratios import Fit, fit_ratio
+from kleash.audit.logs.ratio_fit import Fit, fit_ratio
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kleash.audit.logview import LogView
+    from kleash.audit.logs.view import LogView
 
     Floats = NDArray[np.float64]
 

@@ -1,24 +1,30 @@
-"""Are the numbers numbers, and do they belong to answers? NON_FINITE, OVERFLOW, MASK, PADDING, SUMS."""
+"""Are the numbers numbers, and do they belong to answers? NON_FINITE, MASK, PADDING, SUMS."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Any
 
-from kleash.audit.evidence import NOISE_MEAN, SCORING_NOISE, more_at_the_end
-from kleash.audit.findings import Finding, cannot_tell, kl_specs, number, ok, problem
-from kleash.audit.tally import HEIGHTS, POSITIVE, SENTINEL
+from kleash.audit.chance import SCORING_NOISE, more_at_the_end
+from kleash.audit.dumps.needs import SUMS, TOKENS
+from kleash.audit.dumps.statistics import POSITIVE, SENTINEL
+from kleash.audit.engine import check
+from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
 
 if TYPE_CHECKING:
-    from kleash.audit.declared import Declared
-    from kleash.audit.tally import Tally
+    from kleash.audit.dumps.statistics import Tally
 
 SIDES = ("start", "end")
 
-__all__ = ["mask", "non_finite", "overflow", "padding", "sums"]
+__all__ = ["mask", "non_finite", "padding", "sums"]
 
 
-def non_finite(tally: Tally, declared: Declared, level: float) -> Finding:
+@check(
+    "NON_FINITE",
+    asks="Is every counted value a number?",
+    rule="any null, NaN or infinity; no chance involved",
+)
+def non_finite(tally: Tally, level: float) -> Finding:
     """Null, NaN or infinity where a number is counted. Any one is a problem: no chance involved."""
     bad = {name[4:]: int(count) for name, count in tally.counts.items() if name.startswith("bad_") and count}
     evidence: dict[str, Any] = {"values": bad, "first_row": dict(tally.first_bad) if bad else {}}
@@ -37,46 +43,13 @@ def non_finite(tally: Tally, declared: Declared, level: float) -> Finding:
     return ok("NON_FINITE", "every counted value is a finite number", evidence=evidence)
 
 
-def overflow(tally: Tally, declared: Declared, level: float) -> Finding:
-    """Tokens on which float32 k3 overflows, or that a usual clamp cuts off from any gradient.
-
-    ``problem``: a token with ``ref_logp - logp`` above 88.7, where exp leaves float32 (ln of the largest float32 is
-    88.72), or more tokens above 20 than the level allows (honest sampling gives one with probability at most
-    ``tokens * exp(-20)``). 20 is the input clamp of verl, NeMo-RL and slime; an output clamp at 10, which they and
-    OpenRLHF use, also cuts the gradient of every token whose k3 reaches it: counted, not judged.
-    """
-    above_20, above_88 = int(tally.heights[HEIGHTS.index(20.0)]), int(tally.heights[HEIGHTS.index(88.7)])
-    drawn = int(tally.drawn_heights[HEIGHTS.index(20.0)])  # under the sampler's law where it is given: stale is honest
-    chance = min(1.0, tally.tokens * NOISE_MEAN * math.exp(-20.0))
-    clamped = int(tally.counts["clamped"])
-    evidence = {
-        "tokens_above_20": above_20,
-        "tokens_above_88.7": above_88,
-        "tokens_k3_above_10": clamped,
-        "tokens": tally.tokens,
-        "p_value": chance if drawn else 1.0,
-        "level": level,
-    }
-    if above_88 or (drawn and chance < level):
-        worst = f"{above_88} tokens past 88.7, where exp leaves float32" if above_88 else "none past 88.7"
-        return problem(
-            "OVERFLOW",
-            f"{above_20} tokens have ref_logp - logp above 20 ({worst})",
-            causes=(
-                "the policy gives almost no chance to tokens in the dump: they were not drawn from it",
-                "k3 without a limit on its input: clamping the result leaves 0 * inf in the gradient",
-            ),
-            fix="find out who drew these tokens; in the trainer clamp delta (not the result), or use k1 in the reward",
-            evidence=evidence,
-        )
-    if tally.tokens < 1000:
-        message = f"{tally.tokens} tokens, none past float32: too few to speak for a run"
-        return cannot_tell("OVERFLOW", message, fix="give more answers", evidence=evidence)
-    note = f"; k3 reaches 10 on {clamped} of {tally.tokens} tokens, which an output clamp cuts off" if clamped else ""
-    return ok("OVERFLOW", f"no token overflows float32{note}", evidence=evidence)
-
-
-def mask(tally: Tally, declared: Declared, level: float) -> Finding:
+@check(
+    "MASK",
+    asks="Does every answer have a counted token?",
+    needs=(TOKENS,),
+    rule="any answer without one; no chance involved",
+)
+def mask(tally: Tally, level: float) -> Finding:
     """Answers without a single counted token: their mean is 0/0. Any one is a problem: no chance involved."""
     empty = int(tally.counts["empty"])
     evidence = {"empty_answers": empty, "answers": tally.rows, "tokens_counted": tally.tokens, "tokens": tally.listed}
@@ -94,7 +67,14 @@ def mask(tally: Tally, declared: Declared, level: float) -> Finding:
     return ok("MASK", f"every answer has counted tokens ({tally.tokens} of {tally.listed} listed)", evidence=evidence)
 
 
-def padding(tally: Tally, declared: Declared, level: float) -> Finding:
+@check(
+    "PADDING",
+    asks="Is padding counted as text?",
+    needs=(TOKENS,),
+    rule="fill values; more tokens than length; one value repeated at an edge of answers, Fisher's exact test",
+    chance=True,
+)
+def padding(tally: Tally, level: float) -> Finding:
     """Padding that the mask lets in shows in values no softmax gives, and in answers that begin or end in one value.
 
     ``problem``: a log-probability above 0.25 (rounding of bfloat16 logits near 32 gives at most that; fills of 1.0 are
@@ -131,7 +111,7 @@ def padding(tally: Tally, declared: Declared, level: float) -> Finding:
         "level": level,
         "kl_per_token": total / tally.tokens if tally.tokens else None,
         "kl_last_token": counts["last_delta"] / counts["last"] if counts["last"] else None,
-        "kl_spec": kl_specs(tally, kl_per_token="nats per token", kl_last_token="nats per token"),
+        "kl_spec": tally.kl_specs(kl_per_token="nats per token", kl_last_token="nats per token"),
     }
     reasons = []
     if positive:
@@ -180,7 +160,13 @@ def _edge(tally: Tally, name: str, side: str, edges: int) -> tuple[float, float,
     return more_at_the_end(times, edges, max(elsewhere, 0), max(places, 0)), value, times
 
 
-def sums(tally: Tally, declared: Declared, level: float) -> Finding:
+@check(
+    "SUMS",
+    asks="Are the sequence sums the sums of the tokens?",
+    needs=(TOKENS, SUMS),
+    rule="1 % of sums off by 6 standard deviations of scoring noise",
+)
+def sums(tally: Tally, level: float) -> Finding:
     """Whether seq_logp and seq_ref_logp are the sums of the counted tokens.
 
     An answer is off when its sum differs by more than 6 standard deviations of scoring noise (0.05 per token) and 0.1 %

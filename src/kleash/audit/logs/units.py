@@ -6,19 +6,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kleash.audit.coefficient_log import recover
+from kleash.audit.engine import check
 from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
-from kleash.audit.placement import IMPLICIT, placed
+from kleash.audit.logs.coefficient import recover
+from kleash.audit.logs.needs import KL, LOSS
+from kleash.audit.logs.placement import IMPLICIT, placed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kleash.audit.declared import Declared
-    from kleash.audit.logview import LogView
+    from kleash.audit.logs.view import LogView
 
     Floats = NDArray[np.float64]
 
-__all__ = ["kl_unit", "loss_explained", "penalty_return", "penalty_unit"]
+__all__ = ["kl_unit", "loss_explained", "penalty_unit"]
 
 
 def penalty_unit(view: LogView) -> str | None:
@@ -31,7 +32,13 @@ def penalty_unit(view: LogView) -> str | None:
     return {"loss": "nats per token", "reward": "nats per answer"}.get(where)
 
 
-def kl_unit(view: LogView, declared: Declared, level: float) -> Finding:
+@check(
+    "KL_UNIT",
+    asks="Is the logged KL in the penalty's unit, without the coefficient?",
+    needs=(KL,),
+    rule="the coefficient is off by the mean length, or is 1",
+)
+def kl_unit(view: LogView, level: float) -> Finding:
     """Whether the logged KL is in the unit of the penalty, and free of the coefficient.
 
     ``problem``: the identity gives a coefficient that is off by the mean length (the label of the unit is wrong), or it
@@ -89,7 +96,13 @@ def kl_unit(view: LogView, declared: Declared, level: float) -> Finding:
     return ok("KL_UNIT", text, evidence=evidence)
 
 
-def loss_explained(view: LogView, declared: Declared, level: float) -> Finding:
+@check(
+    "LOSS",
+    asks="Is the loss nothing but beta * KL?",
+    needs=(KL, LOSS),
+    rule="never; it explains",
+)
+def loss_explained(view: LogView, level: float) -> Finding:
     """Is the loss nothing but beta * KL? Then a loss that starts at 0 and grows is the KL growing, not a failure."""
     found = recover(view)
     key = view.key("loss", "actor/loss")
@@ -116,38 +129,3 @@ def loss_explained(view: LogView, declared: Declared, level: float) -> Finding:
     return cannot_tell(
         "LOSS", "the loss has other terms than the penalty, which the log does not tell apart", evidence=evidence
     )
-
-
-def penalty_return(kl: Floats, mask: Floats, *, coefficient: float, discount: float, masked: bool = True) -> Floats:
-    """What a per-token penalty in the reward adds to the return at each token, with or without the mask.
-
-    Use it to see what leaks in where tool output or padding carries a KL that should not count.
-
-    Parameters
-    ----------
-    kl, mask
-        Shape (L,): the KL of each token, and 1 where it is the policy's own.
-    coefficient, discount
-        beta and gamma.
-    masked
-        False: every token's KL counts, the leak.
-
-    Notes
-    -----
-    ``G_t = -coefficient * sum over u >= t of discount**(u - t) * mask_u * kl_u``.
-
-    References
-    ----------
-    github.com/THUDM/slime/issues/1370.
-
-    Examples
-    --------
-    >>> kl, mask = np.ones(4), np.array([1.0, 0.0, 0.0, 1.0])
-    >>> [round(float(penalty_return(kl, mask, coefficient=1, discount=0.9, masked=m)[0]), 3) for m in (True, False)]
-    [-1.729, -3.439]
-    """
-    paid = -coefficient * np.asarray(kl, dtype=np.float64) * (np.asarray(mask, dtype=np.float64) if masked else 1.0)
-    total = np.zeros(paid.size + 1)
-    for i in range(paid.size - 1, -1, -1):
-        total[i] = paid[i] + discount * total[i + 1]
-    return total[:-1]

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from kleash.audit.findings import Finding, cannot_tell, ok, problem
+from kleash.audit.engine import check
+from kleash.audit.findings import Finding, about, cannot_tell, ok, problem
+from kleash.audit.logs.needs import VERSION
 
 if TYPE_CHECKING:
-    from kleash.audit.declared import Declared
-    from kleash.audit.logview import LogView
+    from kleash.audit.logs.view import LogView
 
 __all__ = ["CHANGES", "Change", "crossed", "upgrade", "upgrade_between"]
 
@@ -146,7 +147,13 @@ def _dotted(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))
 
 
-def upgrade(view: LogView, declared: Declared, level: float) -> Finding:
+@check(
+    "UPGRADE",
+    asks="Did a release change the KL of this script?",
+    needs=(VERSION,),
+    rule="two runs on both sides of a change, and the KL went missing",
+)
+def upgrade(view: LogView, level: float) -> Finding:
     """Whether this version reads the settings in another way than earlier ones.
 
     One log never makes a ``problem``: it does not say which version the script was written for.
@@ -172,7 +179,7 @@ def upgrade(view: LogView, declared: Declared, level: float) -> Finding:
     return ok("UPGRADE", text, evidence=evidence)
 
 
-def upgrade_between(views: list[LogView]) -> list[tuple[LogView, Finding]]:
+def upgrade_between(views: list[LogView]) -> list[Finding]:
     """Runs of one trainer on both sides of a change: the penalty that went missing is a problem of the later one."""
     found = []
     by = sorted((v for v in views if v.version is not None), key=lambda v: (v.trainer, v.version or ()))
@@ -190,17 +197,13 @@ def upgrade_between(views: list[LogView]) -> list[tuple[LogView, Finding]]:
                 "source": c.source,
                 "other_run": old.log.run,
             }
-            found.append(
-                (
-                    new,
-                    problem(
-                        "UPGRADE",
-                        f"run {old.log.run} ({_dotted(old.version)}) has a KL, this one ({_dotted(new.version)}) has "
-                        f"none: {c.what}",
-                        evidence=evidence,
-                        causes=("the default changed between the two versions",),
-                        fix=f"state {' and '.join(c.key)} in the configuration",
-                    ),
-                )
+            lost_here = problem(
+                "UPGRADE",
+                f"run {old.log.run} ({_dotted(old.version)}) has a KL, this one ({_dotted(new.version)}) has "
+                f"none: {c.what}",
+                evidence=evidence,
+                causes=("the default changed between the two versions",),
+                fix=f"state {' and '.join(c.key)} in the configuration",
             )
+            found.append(about(lost_here, new.label))
     return found

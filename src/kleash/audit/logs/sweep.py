@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kleash.audit.coefficient_log import facts_of_coefficient
-from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
-from kleash.audit.logview import Series
-from kleash.audit.placement import placed
+from kleash.audit.engine import Need, check, run_checks
+from kleash.audit.findings import Finding, about, cannot_tell, number, ok, problem
+from kleash.audit.logs.coefficient import facts_of_coefficient
+from kleash.audit.logs.needs import KL
+from kleash.audit.logs.placement import placed
+from kleash.audit.logs.view import LogView, Series
 from kleash.frontier import Estimates, Frontier
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kleash.audit.logview import LogView
-
     Floats = NDArray[np.float64]
 
-__all__ = ["frontier_of", "known_beta", "sweep"]
+__all__ = ["frontier_of", "known_beta", "monotone", "sweeps"]
 
 SHARE = 0.2
 """Share of the rows at the end of a run that its row of the table averages."""
@@ -129,66 +129,77 @@ def _estimates(rows: list[tuple[float, float]]) -> Estimates:
     return Estimates(value=value, se=se, lo=value - 1.96 * se, hi=value + 1.96 * se)
 
 
-def sweep(views: list[LogView]) -> list[tuple[LogView, Finding]]:
-    """Does the KL fall as the coefficient rises? One finding about the runs of a trainer, on the run that stands out.
+def sweeps(views: list[LogView]) -> list[Finding]:
+    """SWEEP of the runs of each trainer, where two of them differ in a coefficient that is known."""
+    found: list[Finding] = []
+    for trainer in sorted({v.trainer for v in views}):
+        runs = [(b, v) for v in views if v.trainer == trainer and (b := known_beta(v)) is not None]
+        runs.sort(key=lambda run: run[0])
+        answers = run_checks((monotone,), [run for run in runs if run[1].kl_series.size])
+        found += [answer for answer in answers if answer.status != "not-run"]
+    return found
+
+
+RUNS: Need[list[tuple[float, LogView]]] = Need(
+    words="two runs of one trainer with known coefficients", met=lambda runs: len({beta for beta, _ in runs}) > 1
+)
+ONE_KL: Need[list[tuple[float, LogView]]] = Need(
+    words=KL.words, met=lambda runs: len({v.kl.spec.unit for _, v in runs if v.kl is not None}) == 1
+)
+
+
+@check(
+    "SWEEP",
+    asks="Does the KL fall as the coefficient rises?",
+    needs=(ONE_KL, RUNS),
+    rule="it rises by half and four times its noise, up to the shorter run's last step",
+)
+def monotone(runs: list[tuple[float, LogView]], level: float) -> Finding:
+    """One finding about the runs of a trainer, on the run that stands out.
 
     ``problem``: a run with the larger coefficient (by a factor of 1.5 or more) has a KL that is larger by half and by
     four times the noise of both, each up to the last step of the shorter run. ``cannot-tell``: the judge's score is the
     same at every coefficient.
     """
-    found: list[tuple[LogView, Finding]] = []
-    for trainer in sorted({v.trainer for v in views}):
-        mine = [(b, v) for v in views if v.trainer == trainer and (b := known_beta(v)) is not None and v.kl_series.size]
-        mine.sort(key=lambda row: row[0])
-        if len({b for b, _ in mine}) < 2:
-            continue
-        units = {v.kl.spec.unit for _, v in mine if v.kl is not None}
-        if len(units) > 1:
-            continue
-        ends = [_end(v.kl_series) for _, v in mine]
-        table = [{"beta": b, "kl": k, "kl_se": s} for (b, _), (k, s) in zip(mine, ends, strict=True)]
-        rewards = [_end(v.reward) for _, v in mine]
-        evidence: dict[str, object] = {"rows": table, "rewards": [r for r, _ in rewards]}
-        worst = None
-        for i, j in pairwise(range(len(mine))):
-            (b0, _), (b1, view) = mine[i], mine[j]
-            last = min(float(mine[k][1].kl_series.step.max()) for k in (i, j))
-            (k0, s0), (k1, s1) = (_end(_until(mine[k][1].kl_series, last)) for k in (i, j))
-            noise = math.hypot(s0, s1)
-            if b1 >= 1.5 * b0 and k1 > 1.5 * k0 and k1 - k0 > 4 * noise and math.isfinite(noise):
-                worst = (view, f"KL {number(k0)} at {number(b0)}, {number(k1)} at {number(b1)}")
-        if worst is not None:
-            found.append(
-                (
-                    worst[0],
-                    problem(
-                        "SWEEP",
-                        f"the KL rises with the coefficient: {worst[1]}",
-                        evidence=evidence,
-                        causes=(
-                            "the penalty has no pull, or the wrong one (k1 in the loss, a wrong sign)",
-                            "the runs differ in more than the coefficient",
-                        ),
-                        fix="see GRADIENT and SIGN; run two coefficients that differ in nothing else",
-                    ),
-                )
-            )
-            continue
-        values = [r for r, s in rewards if math.isfinite(r)]
-        noise = max((s for _, s in rewards if math.isfinite(s)), default=0.0)
-        text = "KL " + ", ".join(f"{number(k)} at {number(b)}" for (b, _), (k, _) in zip(mine, ends, strict=True))
-        if values and np.ptp(values) <= 2 * noise + 1e-12:
-            found.append(
-                (
-                    mine[-1][1],
-                    cannot_tell(
-                        "SWEEP",
-                        f"{text}; the judge's score is the same at every coefficient: the sweep shows nothing about it",
-                        evidence=evidence,
-                        fix="a harder task, or larger coefficients",
-                    ),
-                )
-            )
-        else:
-            found.append((mine[-1][1], ok("SWEEP", f"{text}: it falls", evidence=evidence)))
-    return found
+    ends = [_end(v.kl_series) for _, v in runs]
+    table = [{"beta": b, "kl": k, "kl_se": s} for (b, _), (k, s) in zip(runs, ends, strict=True)]
+    rewards = [_end(v.reward) for _, v in runs]
+    evidence: dict[str, object] = {"rows": table, "rewards": [r for r, _ in rewards]}
+    worst = _risen(runs)
+    if worst is not None:
+        found = problem(
+            "SWEEP",
+            f"the KL rises with the coefficient: {worst[1]}",
+            evidence=evidence,
+            causes=(
+                "the penalty has no pull, or the wrong one (k1 in the loss, a wrong sign)",
+                "the runs differ in more than the coefficient",
+            ),
+            fix="see GRADIENT and SIGN; run two coefficients that differ in nothing else",
+        )
+        return about(found, worst[0].label)
+    last = runs[-1][1].label
+    values = [r for r, s in rewards if math.isfinite(r)]
+    noise = max((s for _, s in rewards if math.isfinite(s)), default=0.0)
+    text = "KL " + ", ".join(f"{number(k)} at {number(b)}" for (b, _), (k, _) in zip(runs, ends, strict=True))
+    if values and np.ptp(values) <= 2 * noise + 1e-12:
+        found = cannot_tell(
+            "SWEEP",
+            f"{text}; the judge's score is the same at every coefficient: the sweep shows nothing about it",
+            evidence=evidence,
+            fix="a harder task, or larger coefficients",
+        )
+        return about(found, last)
+    return about(ok("SWEEP", f"{text}: it falls", evidence=evidence), last)
+
+
+def _risen(runs: list[tuple[float, LogView]]) -> tuple[LogView, str] | None:
+    """The last run with a larger coefficient and a larger KL than the one before it, and both in words."""
+    worst = None
+    for (b0, before), (b1, after) in pairwise(runs):
+        last = min(float(v.kl_series.step.max()) for v in (before, after))
+        (k0, s0), (k1, s1) = (_end(_until(v.kl_series, last)) for v in (before, after))
+        noise = math.hypot(s0, s1)
+        if b1 >= 1.5 * b0 and k1 > 1.5 * k0 and k1 - k0 > 4 * noise and math.isfinite(noise):
+            worst = (after, f"KL {number(k0)} at {number(b0)}, {number(k1)} at {number(b1)}")
+    return worst

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from kleash.audit.declared import Declared
+from kleash.audit.declared import Declared, flatten
 
-__all__ = ["KNOWN_KEYS", "Settings", "flatten", "names_of", "settings_of"]
+__all__ = ["Settings", "settings_of"]
 
 ESTIMATOR_NAMES = {
     "k1": "k1",
@@ -37,24 +36,6 @@ BETA = {
     "trlx": ("method.init_kl_coef", "init_kl_coef"),
     "lm-human-preferences": ("rewards.kl_coef", "kl_coef"),
 }
-KNOWN_KEYS = (
-    "beta",
-    "kl_coef",
-    "init_kl_coef",
-    "use_kl_loss",
-    "kl_loss_coef",
-    "kl_loss_type",
-    "use_kl_in_reward",
-    "loss_type",
-    "kl_estimator",
-    "kl_penalty",
-    "reference_policy_kl_penalty",
-    "advantage_estimator",
-    "adv_estimator",
-    "kl_target",
-    "target_kl",
-    "horizon",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,24 +67,6 @@ class Settings:
         if self.in_loss and self.in_reward:
             return "both"
         return "loss" if self.in_loss else "reward" if self.in_reward else "none"
-
-
-def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings under dotted names.
-
-    Examples
-    --------
-    >>> flatten({"actor": {"use_kl_loss": True}, "beta": 0.1})
-    {'actor.use_kl_loss': True, 'beta': 0.1}
-    """
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{name}.")
-        else:
-            flat[name] = value
-    return flat
 
 
 class _Reader:
@@ -151,7 +114,6 @@ def settings_of(trainer: str | None, config: Mapping[str, Any] | None, declared:
 
     Examples
     --------
-    >>> from kleash.audit.declared import Declared
     >>> s = settings_of("verl", {"actor.use_kl_loss": True, "actor.kl_loss_coef": 0.001}, Declared())
     >>> s.where, s.beta
     ('loss', 0.001)
@@ -293,8 +255,3 @@ def _others(family: str, name: str, read: _Reader) -> dict[str, Any]:
         "target": t,
         "horizon": read.number("method.horizon", "horizon"),
     }
-
-
-def names_of(table: Mapping[str, Any]) -> set[str]:
-    """The last parts of all names: what tells a trainer's configuration from a small file of declarations."""
-    return {key.rpartition(".")[2].lstrip("-").replace("-", "_") for key in flatten(table)}

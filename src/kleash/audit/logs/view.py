@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from kleash._checks import message, nearest
 from kleash.audit.declared import Declared
-from kleash.audit.ratios import half_widths
-from kleash.audit.settings import Settings, settings_of
+from kleash.audit.logs.ratio_fit import half_widths
+from kleash.audit.logs.settings import Settings, settings_of
 from kleash.errors import OptionError
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from kleash.logs.table import KLColumn, RunLog
 
     Floats = NDArray[np.float64]
+
+T = TypeVar("T")
 
 __all__ = ["LogView", "Series", "series", "view"]
 
@@ -102,19 +104,23 @@ class LogView:
         What the user says.
     gold_name
         Column that was taken as gold by ``--gold``, or None.
+    label
+        What its findings are said to be about.
     """
 
     log: RunLog
     settings: Settings
     declared: Declared = field(default_factory=Declared)
     gold_name: str | None = None
-    memo: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    label: str = ""
+    memo: dict[Callable[[LogView], Any], Any] = field(default_factory=dict, repr=False, compare=False)
 
-    def once(self, name: str, work: Callable[[LogView], Any]) -> Any:
+    def once(self, work: Callable[[LogView], T]) -> T:
         """The result of some work on this view, done once."""
-        if name not in self.memo:
-            self.memo[name] = work(self)
-        return self.memo[name]
+        if work not in self.memo:
+            self.memo[work] = work(self)
+        found: T = self.memo[work]
+        return found
 
     @property
     def trainer(self) -> str:
@@ -252,7 +258,7 @@ class LogView:
         return bool(c.size) and not np.any(c) and not np.any(self.error(self.coefficient_key, c))
 
 
-def view(log: RunLog, declared: Declared | None = None, *, gold: str | None = None) -> LogView:
+def view(log: RunLog, declared: Declared | None = None, *, gold: str | None = None, label: str = "") -> LogView:
     """A log made ready for the checks.
 
     Parameters
@@ -260,6 +266,13 @@ def view(log: RunLog, declared: Declared | None = None, *, gold: str | None = No
     gold
         Name of a column to take as true quality: a reward function (``accuracy`` finds
         ``rewards/accuracy_reward/mean``) or any key of the log.
+    label
+        What its findings are said to be about.
+
+    Returns
+    -------
+    LogView
+        The log with its settings read.
 
     Raises
     ------
@@ -271,7 +284,8 @@ def view(log: RunLog, declared: Declared | None = None, *, gold: str | None = No
     if gold is not None:
         name, values = _gold(log, gold)
         log = replace(log, gold=values)
-    return LogView(log=log, settings=settings_of(log.trainer, log.config, declared), declared=declared, gold_name=name)
+    settings = settings_of(log.trainer, log.config, declared)
+    return LogView(log=log, settings=settings, declared=declared, gold_name=name, label=label)
 
 
 def _gold(log: RunLog, gold: str) -> tuple[str, Floats]:

@@ -1,0 +1,121 @@
+"""The checks of a training log: what a trainer's own numbers say of its KL."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kleash.audit.declared import Declared, flatten
+from kleash.audit.engine import checks_of, run_checks
+from kleash.audit.findings import CheckedInput, Finding, about
+from kleash.audit.logs import (
+    advantages,
+    coefficient,
+    controller,
+    finite,
+    hacking,
+    kl_path,
+    kl_values,
+    penalty,
+    placement,
+    sampler,
+    sweep,
+    units,
+    upgrades,
+)
+from kleash.audit.logs.facts import facts_of
+from kleash.audit.logs.view import LogView, view
+from kleash.errors import OptionError
+
+if TYPE_CHECKING:
+    from kleash.frontier import Frontier
+    from kleash.logs.table import RunLog
+
+__all__ = ["LOG_CHECKS", "SEVERAL_RUNS", "check_logs", "findings_of"]
+
+LOG_CHECKS = checks_of(
+    finite,
+    coefficient,
+    placement,
+    units,
+    penalty,
+    controller,
+    kl_values,
+    kl_path,
+    hacking,
+    advantages,
+    sampler,
+    upgrades,
+)
+
+SEVERAL_RUNS = checks_of(sweep)
+"""Checks of several runs together."""
+
+
+@np.errstate(divide="ignore", invalid="ignore", over="ignore")  # NON_FINITE names such rows, the rest leaves them out
+def check_logs(
+    logs: Iterable[RunLog],
+    *,
+    declared: Declared | None = None,
+    config: Mapping[str, Any] | None = None,
+    gold: str | None = None,
+) -> tuple[list[CheckedInput], list[Finding], Frontier | None]:
+    """The findings about logs that are already read, one by one and together; what `check` does with them.
+
+    Parameters
+    ----------
+    declared, config, gold
+        As for `check`; ``config`` is the trainer's own configuration, over what a log holds of it.
+
+    Returns
+    -------
+    tuple of inputs, findings, Frontier or None
+        As in a `CheckReport`.
+
+    Raises
+    ------
+    OptionError
+        ``gold`` names a column that no log has.
+    """
+    views = _views([replace(log, config={**log.config, **flatten(config or {})}) for log in logs], declared, gold)
+    findings = [about(finding, v.label) for v in views for finding in findings_of(v)]
+    if len(views) > 1:
+        findings += [*upgrades.upgrade_between(views), *sweep.sweeps(views)]
+    return [_checked(v) for v in views], findings, sweep.frontier_of(views)
+
+
+def findings_of(view: LogView) -> list[Finding]:
+    """The findings on one log."""
+    return run_checks(LOG_CHECKS, view)
+
+
+def _views(logs: list[RunLog], declared: Declared | None, gold: str | None) -> list[LogView]:
+    """Every log as the checks see it; ``gold`` must be in one of them."""
+    views: list[LogView] = []
+    failed: OptionError | None = None
+    times = Counter(log.path for log in logs)
+    for log in logs:
+        label = log.path if times[log.path] == 1 else f"{log.path}#{log.run}"
+        try:
+            views.append(view(log, declared, gold=gold, label=label))
+        except OptionError as error:
+            failed = error
+            views.append(view(log, declared, label=label))
+    if failed is not None and not any(v.gold_name for v in views):
+        raise failed
+    return views
+
+
+def _checked(view: LogView) -> CheckedInput:
+    return CheckedInput(
+        path=view.label,
+        kind="log",
+        rows=view.log.rows,
+        sha256=view.log.sha256 or None,
+        trainer=view.trainer,
+        facts=facts_of(view),
+    )

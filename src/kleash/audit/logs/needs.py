@@ -1,0 +1,63 @@
+"""What can a check of a log not do without? Each need with its words and whether a log meets it."""
+
+from __future__ import annotations
+
+import re
+
+from kleash.audit.engine import Need
+from kleash.audit.logs.view import LogView
+
+AGREEMENT_NAMES = re.compile(r"(within|agreement|auroc|spearman|kendall|rank_corr|judge_gold_corr)", re.IGNORECASE)
+
+
+def _columns(words: str, *names: str) -> Need[LogView]:
+    return Need(words=words, met=lambda v: v.key(*names) is not None)
+
+
+def agreements(view: LogView) -> list[str]:
+    """Columns with the agreement of judge and gold within prompts; pooled over prompts it is no substitute."""
+    return [key for key in view.log.raw if AGREEMENT_NAMES.search(key) and "pooled" not in key.lower()]
+
+
+def _components(view: LogView) -> str:
+    return f"; the log has {', '.join(sorted(view.log.components))}" if view.reward.size and view.log.components else ""
+
+
+CUT = ("completions/clipped_ratio", "response_length/clip_ratio", "rollout/truncated_ratio", "rollout/truncated_rate")
+"""Share of answers cut at the limit, as TRL, verl, slime and OpenRLHF call it."""
+
+MISMATCH = {
+    "token_mult_prob_error": (1.05, "NeMo-RL's own guidance: about 1.0, suspicious above 1.05"),
+    "gen_kl_error": (0.01, "NeMo-RL's guidance is 1e-3; tinker-feedback issue 22 alarms at .01"),
+    "train_rollout_logprob_abs_diff": (0.1, "twice the .0499 of bfloat16 kernels (trl issue 6789)"),
+    "sampling/sampling_logp_difference/mean": (0.1, "twice the .0499 of bfloat16 kernels (trl issue 6789)"),
+    "debug/vllm_vs_local_logprob_diff_mean": (0.1, "twice the .0499 of bfloat16 kernels (trl issue 6789)"),
+    "rollout_corr/kl": (0.01, "tinker-feedback issue 22 alarms at .01"),
+    "vllm_kl": (0.01, "tinker-feedback issue 22 alarms at .01"),
+}
+"""Engine against trainer: the median row may show this much."""
+
+KL: Need[LogView] = Need(
+    words="a KL against the reference",
+    met=lambda v: v.kl is not None and v.kl_series.size > 0 and v.per_token.size > 0,
+)
+LOSS = _columns("a loss", "loss", "actor/loss")
+REWARD: Need[LogView] = Need(words="a reward", met=lambda v: v.reward.size > 0)
+GOLD: Need[LogView] = Need(words="gold (--gold NAME)", met=lambda v: v.gold.size > 0, hint=_components)
+VERSION: Need[LogView] = Need(words="the trainer's version", met=lambda v: v.version is not None)
+RATIO = _columns("importance ratios of the sampler", "sampling/importance_sampling_ratio/mean")
+ENGINE = _columns("a measure of sampler against trainer", *MISMATCH)
+ADVANTAGES = _columns(
+    "advantages, or the share of groups without spread",
+    "frac_reward_zero_std",
+    "baseline_reward/pct_mixed",
+    "critic/advantages/max",
+    "advantages/max",
+    "critic/advantages/mean",
+    "advantages/mean",
+)
+ENDINGS = _columns("a count of end tokens or of cut answers", "val/num_eos_tokens", *CUT)
+AGREEMENT: Need[LogView] = Need(
+    words="a column with the agreement of judge and gold within prompts", met=lambda v: bool(agreements(v))
+)
+MOVES: Need[LogView] = Need(words="a KL, or a DPO loss", met=lambda v: v.kl is not None or v.trainer == "trl-dpo")
