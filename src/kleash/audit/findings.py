@@ -8,13 +8,11 @@ A status is one of four. ``ok``: the check ran, and a fault of the size its evid
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-__all__ = ["STATUSES", "CheckedInput", "Finding", "about", "cannot_tell", "number", "ok", "plain", "problem"]
+__all__ = ["STATUSES", "CheckedInput", "Evidence", "Finding", "about", "cannot_tell", "number", "plain"]
 
-Evidence = Mapping[str, Any]
 Status = Literal["ok", "problem", "cannot-tell", "not-run"]
 STATUSES: tuple[Status, ...] = ("problem", "cannot-tell", "ok", "not-run")
 
@@ -25,10 +23,10 @@ class Finding:
 
     Parameters
     ----------
-    code
-        The check, a stable name that scripts may rely on.
     status, message
         The answer, and one sentence with its numbers.
+    code
+        The check, a stable name that scripts may rely on; it is set where the check is run.
     evidence
         The numbers; None where a number does not exist.
     causes
@@ -39,9 +37,9 @@ class Finding:
         The file it is about.
     """
 
-    code: str
     status: Status
     message: str
+    code: str = ""
     evidence: dict[str, Any] = field(default_factory=dict)
     causes: tuple[str, ...] = ()
     fix: str | None = None
@@ -99,22 +97,25 @@ def plain(value: Any) -> Any:
     return value
 
 
-def ok(code: str, message: str, *, evidence: Evidence) -> Finding:
-    """The check ran and found nothing."""
-    return Finding(code=code, status="ok", message=message, evidence=dict(evidence))
+class Evidence(dict[str, Any]):
+    """The numbers that a check has found, and what it may answer with them."""
+
+    def ok(self, message: str) -> Finding:
+        """The check ran and found nothing."""
+        return Finding(status="ok", message=message, evidence=dict(self))
+
+    def problem(self, message: str, *causes: str, fix: str) -> Finding:
+        """The check found a fault, with its likely causes, the likeliest first."""
+        return Finding(status="problem", message=message, evidence=dict(self), causes=causes, fix=fix)
+
+    def cannot_tell(self, message: str, *causes: str, fix: str | None = None) -> Finding:
+        """The check ran and the data do not decide."""
+        return Finding(status="cannot-tell", message=message, evidence=dict(self), causes=causes, fix=fix)
 
 
-def problem(code: str, message: str, *, evidence: Evidence, causes: tuple[str, ...], fix: str) -> Finding:
-    """The check found a fault."""
-    return Finding(code=code, status="problem", message=message, evidence=dict(evidence), causes=causes, fix=fix)
-
-
-def cannot_tell(
-    code: str, message: str, *, evidence: Evidence | None = None, causes: tuple[str, ...] = (), fix: str | None = None
-) -> Finding:
-    """The check ran and the data do not decide."""
-    numbers = dict(evidence or {})
-    return Finding(code=code, status="cannot-tell", message=message, evidence=numbers, causes=causes, fix=fix)
+def cannot_tell(message: str, *, fix: str | None = None) -> Finding:
+    """The check ran and has no number to show."""
+    return Evidence().cannot_tell(message, fix=fix)
 
 
 def number(x: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kleash.audit.findings import Finding, number, ok, problem
+from kleash.audit.findings import Evidence, Finding, number
 from kleash.gradients import TokenWorld, expected_gradient, kl_gradient
 from kleash.kl import Estimator, Placement
 
@@ -24,25 +24,23 @@ def judge_term(estimator: Estimator, placement: Placement) -> Finding:
     true = kl_gradient(world, POLICY, REFERENCE).ravel()
     forward = kl_gradient(world, POLICY, REFERENCE, direction="reference||policy").ravel()
     product = float(term @ true)
-    evidence = {
-        "gradient": term.tolist(),
-        "gradient_of_kl": true.tolist(),
-        "inner_product": product,
-        "estimator": estimator,
-        "placement": placement,
-    }
+    evidence = Evidence(
+        gradient=term.tolist(),
+        gradient_of_kl=true.tolist(),
+        inner_product=product,
+        estimator=estimator,
+        placement=placement,
+    )
     name = f"{estimator} in the {placement}"
     zero = bool(np.abs(term).max() < 1e-12)
     if zero or product <= 0:
         what = "has no expected gradient" if zero else f"points the wrong way (inner product {number(product)})"
-        return problem(
-            "GRADIENT",
+        return evidence.problem(
             f"{name} {what}: no leash",
-            causes=("an estimator that is unbiased as a number is used where its gradient is not",),
+            "an estimator that is unbiased as a number is used where its gradient is not",
             fix="put k1 in the reward, or k2 in the loss, or k3 in the loss with the importance ratio differentiated",
-            evidence=evidence,
         )
     if np.allclose(term, forward):
         message = f"{name} pulls, but along KL(reference || policy): beta is not the tilt's beta"
-        return ok("GRADIENT", message, evidence=evidence)
-    return ok("GRADIENT", f"{name} pulls along KL(policy || reference), token by token", evidence=evidence)
+        return evidence.ok(message)
+    return evidence.ok(f"{name} pulls along KL(policy || reference), token by token")

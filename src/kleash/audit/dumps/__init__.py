@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 from kleash._files import sha256
@@ -12,7 +13,7 @@ from kleash.audit.dumps.facts import facts_of
 from kleash.audit.dumps.rollouts import read_chunks
 from kleash.audit.dumps.statistics import Tally, tally
 from kleash.audit.engine import checks_of, run_checks
-from kleash.audit.findings import CheckedInput, Finding, about, cannot_tell
+from kleash.audit.findings import CheckedInput, Finding, about
 
 __all__ = ["CHECKS", "check_dump", "findings_of"]
 
@@ -43,9 +44,5 @@ def _defined(finding: Finding) -> Finding:
     lost = [name for name, value in finding.evidence.items() if isinstance(value, float) and math.isnan(value)]
     if finding.status != "ok" or not lost:
         return finding
-    return cannot_tell(
-        finding.code,
-        f"{', '.join(lost)} came out undefined: values in the dump leave the float range",
-        evidence=finding.evidence,
-        fix="mend NON_FINITE and PADDING first",
-    )
+    text = f"{', '.join(lost)} came out undefined: values in the dump leave the float range"
+    return replace(finding, status="cannot-tell", message=text, fix="mend NON_FINITE and PADDING first")

@@ -26,7 +26,7 @@ from kleash.audit.chance import (
 from kleash.audit.dumps.needs import COUNTED, TOKENS
 from kleash.audit.dumps.statistics import HEIGHTS
 from kleash.audit.engine import check
-from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
+from kleash.audit.findings import Evidence, Finding, number
 
 if TYPE_CHECKING:
     from kleash.audit.dumps.statistics import Tally
@@ -68,13 +68,13 @@ def identity(tally: Tally, level: float) -> Finding:
     policy no longer draws. ``ok``: within 3 standard errors of 1, and a mean off by `DETECTABLE` would have been found.
     """
     whole, ess_answers = mean_of_exp(-tally.drawn)
-    evidence: dict[str, object] = {
-        "mean_per_answer": whole.value,
-        "ess_answers": ess_answers,
-        "answers": tally.rows,
-        "copies_left_out": tally.copies,
-        "drawn_by": "behavior_logp" if tally.has_sampler else "logp",
-    }
+    evidence = Evidence(
+        mean_per_answer=whole.value,
+        ess_answers=ess_answers,
+        answers=tally.rows,
+        copies_left_out=tally.copies,
+        drawn_by="behavior_logp" if tally.has_sampler else "logp",
+    )
     if tally.has_tokens:
         unit, wealth = "token", mixture(tally.bets["identity"])
         found, ess = mean_from_sums(tally.counts["w"], tally.counts["ww"], max(1.0, tally.counts["drawn"]))
@@ -87,35 +87,23 @@ def identity(tally: Tally, level: float) -> Finding:
     said = f"mean exp(ref_logp - {evidence['drawn_by']}) per {unit} is {number(mean)} +- {number(se)}"
     said += f" (effective sample {ess:.0f})"
     if wealth > -math.log(level):
-        return problem(
-            "IDENTITY",
-            f"{said}, not 1: not samples of this policy",
-            causes=SAMPLING_CAUSES,
-            fix=SAMPLING_FIX,
-            evidence=evidence,
-        )
+        return evidence.problem(f"{said}, not 1: not samples of this policy", *SAMPLING_CAUSES, fix=SAMPLING_FIX)
     if not least <= DETECTABLE or tally.rows < FEWEST:
-        return cannot_tell(
-            "IDENTITY",
+        return evidence.cannot_tell(
             f"{said}: too few effective samples to see a deviation of {DETECTABLE:g}",
             fix="check an earlier step, where the policy is nearer to the reference, or give more answers",
-            evidence=evidence,
         )
     if mean > 1 + 3 * se + (NOISE_MEAN - 1):
         message = f"{said}, above 1, and no more than scoring noise and chance could make it"
-        return cannot_tell("IDENTITY", message, causes=SAMPLING_CAUSES, fix=MORE, evidence=evidence)
+        return evidence.cannot_tell(message, *SAMPLING_CAUSES, fix=MORE)
     if mean < 1 - 3 * se - (NOISE_MEAN - 1):
-        return cannot_tell(
-            "IDENTITY",
+        return evidence.cannot_tell(
             f"{said}, below 1",
-            causes=(
-                "the policy no longer draws tokens that the reference would: honest, and not visible in samples",
-                "truncated or sharpened sampling (top-p, top-k, temperature below 1)",
-            ),
+            "the policy no longer draws tokens that the reference would: honest, and not visible in samples",
+            "truncated or sharpened sampling (top-p, top-k, temperature below 1)",
             fix="give behavior_logp (then TRUNCATION decides), or entropy (then SURPRISAL does)",
-            evidence=evidence,
         )
-    return ok("IDENTITY", said, evidence=evidence)
+    return evidence.ok(said)
 
 
 @check(
@@ -135,32 +123,28 @@ def kl_negative(tally: Tally, level: float) -> Finding:
     total, tokens = float(tally.drawn.sum()), tally.tokens if tally.has_tokens else 0
     per_answer = mean_and_se(tally.drawn)
     bound = -total - tally.counts["granted"] * math.log(NOISE_MEAN)
-    evidence = {
-        "kl_per_answer": per_answer.value,
-        "se": per_answer.se,
-        "kl_per_token": total / tokens if tokens else None,
-        "kl_spec": tally.kl_specs(sampler=True, kl_per_answer="nats per answer", kl_per_token="nats per token"),
-        "noise_granted_to_tokens": tally.counts["granted"],
-        "detectable_kl_per_answer": (math.log(level) - tally.counts["granted"] * math.log(NOISE_MEAN)) / tally.rows,
-        "p_value": math.exp(-max(bound, 0.0)),
-        "level": level,
-    }
+    evidence = Evidence(
+        kl_per_answer=per_answer.value,
+        se=per_answer.se,
+        kl_per_token=total / tokens if tokens else None,
+        kl_spec=tally.kl_specs(sampler=True, kl_per_answer="nats per answer", kl_per_token="nats per token"),
+        noise_granted_to_tokens=tally.counts["granted"],
+        detectable_kl_per_answer=(math.log(level) - tally.counts["granted"] * math.log(NOISE_MEAN)) / tally.rows,
+        p_value=math.exp(-max(bound, 0.0)),
+        level=level,
+    )
     found = f"KL per answer is {number(per_answer.value)} +- {number(per_answer.se)} nats"
     if any(tally.counts.get(f"bad_{name}") for name in ("logp", "ref_logp", "behavior_logp")):
-        return cannot_tell(
-            "KL_NEGATIVE", f"{found} without the non-finite values", fix="mend NON_FINITE first", evidence=evidence
-        )
+        return evidence.cannot_tell(f"{found} without the non-finite values", fix="mend NON_FINITE first")
     if bound > -math.log(level):
         message = f"{found}, negative beyond chance: not samples of this policy"
-        return problem("KL_NEGATIVE", message, causes=SAMPLING_CAUSES, fix=SAMPLING_FIX, evidence=evidence)
+        return evidence.problem(message, *SAMPLING_CAUSES, fix=SAMPLING_FIX)
     if per_answer.value + 3 * per_answer.se < 0:
         message = f"{found}: negative, and no more than scoring noise could make it"
-        return cannot_tell("KL_NEGATIVE", message, causes=SAMPLING_CAUSES, fix=MORE, evidence=evidence)
+        return evidence.cannot_tell(message, *SAMPLING_CAUSES, fix=MORE)
     if tally.rows < FEWEST:
-        return cannot_tell(
-            "KL_NEGATIVE", f"{found}, from {tally.rows} answers", fix="give more answers", evidence=evidence
-        )
-    return ok("KL_NEGATIVE", found, evidence=evidence)
+        return evidence.cannot_tell(f"{found}, from {tally.rows} answers", fix="give more answers")
+    return evidence.ok(found)
 
 
 @check(
@@ -183,23 +167,19 @@ def sign(tally: Tally, level: float) -> Finding:
     else:
         exchanged, _ = mean_of_exp(tally.delta)
     mean, se = exchanged.value, exchanged.se
-    evidence = {"mean_exchanged": mean, "se": se, "p_value": math.exp(-max(forward, 0.0)), "level": level}
+    evidence = Evidence(mean_exchanged=mean, se=se, p_value=math.exp(-max(forward, 0.0)), level=level)
     found = f"mean exp(logp - ref_logp) is {number(mean)} +- {number(se)}"
     limit = -math.log(level)
     fits = abs(mean - 1) <= 3 * se + (NOISE_MEAN - 1) and 3 * se <= DETECTABLE
     if forward > limit and swapped < limit and fits and float(tally.delta.sum()) < 0:
-        return problem(
-            "SIGN",
+        return evidence.problem(
             f"{found} while the right way round it is not 1: the columns fit when exchanged",
-            causes=(
-                "logp and ref_logp are exchanged, or the KL is taken as ref - policy",
-                "the answers were drawn from the reference, not from the policy",
-            ),
+            "logp and ref_logp are exchanged, or the KL is taken as ref - policy",
+            "the answers were drawn from the reference, not from the policy",
             fix="exchange the columns, or score answers that the policy itself has drawn",
-            evidence=evidence,
         )
     if forward > limit:
-        return cannot_tell("SIGN", f"{found}: neither way round is right", fix="mend IDENTITY first", evidence=evidence)
+        return evidence.cannot_tell(f"{found}: neither way round is right", fix="mend IDENTITY first")
     if tally.has_sampler:
         near, far = (
             math.sqrt(tally.counts[name] / tally.counts["sampler"])
@@ -210,13 +190,11 @@ def sign(tally: Tally, level: float) -> Finding:
     else:
         known = swapped > limit
     if not known:
-        return cannot_tell(
-            "SIGN",
+        return evidence.cannot_tell(
             f"the two columns are too much alike to tell which is which: exchanged, {found}",
             fix="give answers of a later step, or more of them",
-            evidence=evidence,
         )
-    return ok("SIGN", f"policy minus reference, as it should be; exchanged, {found}", evidence=evidence)
+    return evidence.ok(f"policy minus reference, as it should be; exchanged, {found}")
 
 
 @check(
@@ -236,32 +214,28 @@ def concentration(tally: Tally, level: float) -> Finding:
     p, where = tail_p_value(tally.drawn_heights, HEIGHTS, tally.tokens)
     share, top = _top_share(tally)
     height, count = HEIGHTS[where], int(tally.drawn_heights[where])
-    evidence = {
-        "top_share_k3": share,
-        "top_tokens": top,
-        "height": height,
-        "tokens_above": count,
-        "tokens_expected_at_most": tally.tokens * NOISE_MEAN * math.exp(-height),
-        "p_value": p,
-        "level": level,
-    }
+    evidence = Evidence(
+        top_share_k3=share,
+        top_tokens=top,
+        height=height,
+        tokens_above=count,
+        tokens_expected_at_most=tally.tokens * NOISE_MEAN * math.exp(-height),
+        p_value=p,
+        level=level,
+    )
     carried = "no token differs" if share is None else f"the top 0.1 % of tokens carry {share:.0%} of k3"
     if p < level:
         expected = number(tally.tokens * NOISE_MEAN * math.exp(-height))
-        return problem(
-            "CONCENTRATION",
+        return evidence.problem(
             f"{carried}; {count} tokens have ref_logp - logp above {height:g} where chance gives at most {expected}",
-            causes=(
-                "single tokens were not drawn from the scored policy (stale weights, another engine, a broken prefix)",
-                "tokens forced by the format or a tool are counted as the policy's own",
-            ),
+            "single tokens were not drawn from the scored policy (stale weights, another engine, a broken prefix)",
+            "tokens forced by the format or a tool are counted as the policy's own",
             fix="look at these tokens first; mask forced ones, or clamp delta before k3 and say so",
-            evidence=evidence,
         )
     if tally.tokens < 1000:
         message = f"{tally.tokens} tokens: the top 0.1 % is less than one"
-        return cannot_tell("CONCENTRATION", message, fix="give more answers", evidence=evidence)
-    return ok("CONCENTRATION", f"{carried}; no more large ratios than chance gives", evidence=evidence)
+        return evidence.cannot_tell(message, fix="give more answers")
+    return evidence.ok(f"{carried}; no more large ratios than chance gives")
 
 
 def _top_share(tally: Tally) -> tuple[float | None, int]:
@@ -299,28 +273,26 @@ def overflow(tally: Tally, level: float) -> Finding:
     drawn = int(tally.drawn_heights[HEIGHTS.index(20.0)])  # under the sampler's law where it is given: stale is honest
     chance = min(1.0, tally.tokens * NOISE_MEAN * math.exp(-20.0))
     clamped = int(tally.counts["clamped"])
-    evidence = {
-        "tokens_above_20": above_20,
-        "tokens_above_88.7": above_88,
-        "tokens_k3_above_10": clamped,
-        "tokens": tally.tokens,
-        "p_value": chance if drawn else 1.0,
-        "level": level,
-    }
+    evidence = Evidence(
+        {
+            "tokens_above_20": above_20,
+            "tokens_above_88.7": above_88,
+            "tokens_k3_above_10": clamped,
+            "tokens": tally.tokens,
+            "p_value": chance if drawn else 1.0,
+            "level": level,
+        }
+    )
     if above_88 or (drawn and chance < level):
         worst = f"{above_88} tokens past 88.7, where exp leaves float32" if above_88 else "none past 88.7"
-        return problem(
-            "OVERFLOW",
+        return evidence.problem(
             f"{above_20} tokens have ref_logp - logp above 20 ({worst})",
-            causes=(
-                "the policy gives almost no chance to tokens in the dump: they were not drawn from it",
-                "k3 without a limit on its input: clamping the result leaves 0 * inf in the gradient",
-            ),
+            "the policy gives almost no chance to tokens in the dump: they were not drawn from it",
+            "k3 without a limit on its input: clamping the result leaves 0 * inf in the gradient",
             fix="find out who drew these tokens; in the trainer clamp delta (not the result), or use k1 in the reward",
-            evidence=evidence,
         )
     if tally.tokens < 1000:
         message = f"{tally.tokens} tokens, none past float32: too few to speak for a run"
-        return cannot_tell("OVERFLOW", message, fix="give more answers", evidence=evidence)
+        return evidence.cannot_tell(message, fix="give more answers")
     note = f"; k3 reaches 10 on {clamped} of {tally.tokens} tokens, which an output clamp cuts off" if clamped else ""
-    return ok("OVERFLOW", f"no token overflows float32{note}", evidence=evidence)
+    return evidence.ok(f"no token overflows float32{note}")

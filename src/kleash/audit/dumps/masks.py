@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kleash.audit.chance import SCORING_NOISE, more_at_the_end
 from kleash.audit.dumps.needs import SUMS, TOKENS
 from kleash.audit.dumps.statistics import POSITIVE, SENTINEL
 from kleash.audit.engine import check
-from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
+from kleash.audit.findings import Evidence, Finding, number
 
 if TYPE_CHECKING:
     from kleash.audit.dumps.statistics import Tally
@@ -27,20 +27,16 @@ __all__ = ["mask", "non_finite", "padding", "sums"]
 def non_finite(tally: Tally, level: float) -> Finding:
     """Null, NaN or infinity where a number is counted. Any one is a problem: no chance involved."""
     bad = {name[4:]: int(count) for name, count in tally.counts.items() if name.startswith("bad_") and count}
-    evidence: dict[str, Any] = {"values": bad, "first_row": dict(tally.first_bad) if bad else {}}
+    evidence = Evidence(values=bad, first_row=dict(tally.first_bad) if bad else {})
     if bad:
         listed = ", ".join(f"{count} in {name} (first: row {tally.first_bad[name]})" for name, count in bad.items())
-        return problem(
-            "NON_FINITE",
+        return evidence.problem(
             f"values that are not numbers under the mask: {listed}",
-            causes=(
-                "tokens filtered by top-k or top-p were scored with the filter on and got -inf",
-                "exp of a large log ratio overflowed, or a batch without active tokens was divided by 0",
-            ),
+            "tokens filtered by top-k or top-p were scored with the filter on and got -inf",
+            "exp of a large log ratio overflowed, or a batch without active tokens was divided by 0",
             fix="score without the filter, or take these tokens out of the mask; then read the other checks",
-            evidence=evidence,
         )
-    return ok("NON_FINITE", "every counted value is a finite number", evidence=evidence)
+    return evidence.ok("every counted value is a finite number")
 
 
 @check(
@@ -52,19 +48,15 @@ def non_finite(tally: Tally, level: float) -> Finding:
 def mask(tally: Tally, level: float) -> Finding:
     """Answers without a single counted token: their mean is 0/0. Any one is a problem: no chance involved."""
     empty = int(tally.counts["empty"])
-    evidence = {"empty_answers": empty, "answers": tally.rows, "tokens_counted": tally.tokens, "tokens": tally.listed}
+    evidence = Evidence(empty_answers=empty, answers=tally.rows, tokens_counted=tally.tokens, tokens=tally.listed)
     if empty:
-        return problem(
-            "MASK",
+        return evidence.problem(
             f"{empty} of {tally.rows} answers have no counted token (first: row {tally.first_bad['mask']})",
-            causes=(
-                "answers cut at the length limit are masked out whole",
-                "the mask is shifted, inverted or that of the prompt",
-            ),
+            "answers cut at the length limit are masked out whole",
+            "the mask is shifted, inverted or that of the prompt",
             fix="leave such answers out before anything is averaged: a mean over no token is 0/0",
-            evidence=evidence,
         )
-    return ok("MASK", f"every answer has counted tokens ({tally.tokens} of {tally.listed} listed)", evidence=evidence)
+    return evidence.ok(f"every answer has counted tokens ({tally.tokens} of {tally.listed} listed)")
 
 
 @check(
@@ -99,20 +91,20 @@ def padding(tally: Tally, level: float) -> Finding:
         for n in ("logp", "ref_logp")
     )
     total = float(tally.delta.sum())
-    evidence = {
-        "positive": positive,
-        "sentinel": sentinel,
-        "answers_longer_than_length": passed,
-        "answers_with_a_repeated_value_at_the_edge": times,
-        "answers_with_certain_tokens_at_the_edge": sure_times,
-        "certain_tokens_at_ends": int(counts["certain_logp_end"] + counts["certain_ref_logp_end"]),
-        "p_value": p_fill,
-        "p_value_if_half_were_padded": half,
-        "level": level,
-        "kl_per_token": total / tally.tokens if tally.tokens else None,
-        "kl_last_token": counts["last_delta"] / counts["last"] if counts["last"] else None,
-        "kl_spec": tally.kl_specs(kl_per_token="nats per token", kl_last_token="nats per token"),
-    }
+    evidence = Evidence(
+        positive=positive,
+        sentinel=sentinel,
+        answers_longer_than_length=passed,
+        answers_with_a_repeated_value_at_the_edge=times,
+        answers_with_certain_tokens_at_the_edge=sure_times,
+        certain_tokens_at_ends=int(counts["certain_logp_end"] + counts["certain_ref_logp_end"]),
+        p_value=p_fill,
+        p_value_if_half_were_padded=half,
+        level=level,
+        kl_per_token=total / tally.tokens if tally.tokens else None,
+        kl_last_token=counts["last_delta"] / counts["last"] if counts["last"] else None,
+        kl_spec=tally.kl_specs(kl_per_token="nats per token", kl_last_token="nats per token"),
+    )
     reasons = []
     if positive:
         reasons.append(f"{positive} log-probabilities above {POSITIVE:g}")
@@ -125,16 +117,12 @@ def padding(tally: Tally, level: float) -> Finding:
     if p_fill < level / len(fills):
         reasons.append(f"{times} answers {side} in the repeated {name} {fill:g}")
     if reasons:
-        return problem(
-            "PADDING",
+        return evidence.problem(
             f"padding is counted as text: {'; '.join(reasons)}",
-            causes=(
-                "no mask, or a mask of the padded length, in the mean of the KL",
-                "a mask that is off by one and takes in the first padding token",
-                "padding on the left, and a mask or a slice made for padding on the right",
-            ),
+            "no mask, or a mask of the padded length, in the mean of the KL",
+            "a mask that is off by one and takes in the first padding token",
+            "padding on the left, and a mask or a slice made for padding on the right",
             fix="mask up to and including the end token, and divide by the number of counted tokens",
-            evidence=evidence,
         )
     told = tally.tokens < tally.listed or (tally.rows > 0 and counts["length_given"] >= tally.rows)
     if p_sure < level / len(sure) and not told:
@@ -142,11 +130,11 @@ def padding(tally: Tally, level: float) -> Finding:
             f"{sure_times} answers {sure_side} in certain tokens of {sure_name}: padding of zeros, or a closing tag "
             f"and the end token"
         )
-        return cannot_tell("PADDING", message, fix="give the mask, or length (counted tokens)", evidence=evidence)
+        return evidence.cannot_tell(message, fix="give the mask, or length (counted tokens)")
     if half >= level / len(fills):
         message = f"{edges} answers of two tokens or more: too few to tell an ending from chance"
-        return cannot_tell("PADDING", message, fix="give more answers", evidence=evidence)
-    return ok("PADDING", "no fill values and no repeated starts or endings under the mask", evidence=evidence)
+        return evidence.cannot_tell(message, fix="give more answers")
+    return evidence.ok("no fill values and no repeated starts or endings under the mask")
 
 
 def _edge(tally: Tally, name: str, side: str, edges: int) -> tuple[float, float, int]:
@@ -175,23 +163,16 @@ def sums(tally: Tally, level: float) -> Finding:
     off, ratio = tally.beyond_sums
     share = off / (2 * tally.rows)
     length = float(tally.n.mean())
-    evidence = {
-        "share_off": share,
-        "median_ratio": ratio if off else 1.0,
-        "mean_length": length,
-        "noise_per_token": SCORING_NOISE,
-    }
+    evidence = Evidence(
+        share_off=share, median_ratio=ratio if off else 1.0, mean_length=length, noise_per_token=SCORING_NOISE
+    )
     if share >= 0.01:
         mean = abs(ratio * length - 1) < 0.25
         what = "they look like means over tokens" if mean else "unmasked tokens or another scoring?"
-        return problem(
-            "SUMS",
+        return evidence.problem(
             f"seq_logp is not the sum of logp ({share:.0%} of sums off, ratio {number(ratio)}): {what}",
-            causes=(
-                "a mean over tokens is used where the sum is meant: beta then acts 1/length as strongly",
-                "the sum runs over padding or prompt tokens that the mask leaves out",
-            ),
+            "a mean over tokens is used where the sum is meant: beta then acts 1/length as strongly",
+            "the sum runs over padding or prompt tokens that the mask leaves out",
             fix="sum the counted tokens, and say in the log which of the two it is",
-            evidence=evidence,
         )
-    return ok("SUMS", "seq_logp and seq_ref_logp are the sums of the counted tokens", evidence=evidence)
+    return evidence.ok("seq_logp and seq_ref_logp are the sums of the counted tokens")

@@ -11,7 +11,7 @@ from scipy import special
 from kleash.audit.chance import KERNEL_SHIFT, SCORING_NOISE, grouped_mean, mean_and_se, t_limit
 from kleash.audit.dumps.needs import COUNTED, PROBES, STEPS, TOKENS
 from kleash.audit.engine import check
-from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
+from kleash.audit.findings import Evidence, Finding, cannot_tell, number
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -63,54 +63,48 @@ def reference_drift(tally: Tally, level: float) -> Finding:
     if probes < 5:
         message = f"{probes} texts were scored at two steps or more"
         message += f"; {lost} scores are not numbers" if lost else ""
-        return cannot_tell("REFERENCE_DRIFT", message, fix="score at least 5 fixed texts at every checkpoint")
+        return cannot_tell(message, fix="score at least 5 fixed texts at every checkpoint")
     if not np.any(last) and score == 0 and not lost:
-        evidence: dict[str, object] = {"probes": probes, "mean_change_per_token": 0.0, "level": level}
-        return ok("REFERENCE_DRIFT", f"{probes} texts have the same reference score at every step", evidence=evidence)
+        evidence = Evidence(probes=probes, mean_change_per_token=0.0, level=level)
+        return evidence.ok(f"{probes} texts have the same reference score at every step")
     if min(size) < 1:
         message = f"the reference score of {probes} texts moved, by sums without length: no noise can be granted"
-        return cannot_tell("REFERENCE_DRIFT", message, fix="give length beside the sums, or the lists per token")
+        return cannot_tell(message, fix="give length beside the sums, or the lists per token")
     n = np.array(size, dtype=np.float64)
     change = grouped_mean(last, n)
     granted = n * 2 * SCORING_NOISE**2 + np.square(KERNEL_SHIFT * n)
     excess = mean_and_se((np.square(last) - granted) / n)
     z = score / math.sqrt(variance) if variance else 0.0
     low, high = change.limits(level)
-    evidence = {
-        "probes": probes,
-        "scores_not_numbers": lost,
-        "mean_change_per_token": change.value,
-        "se": change.se,
-        "lo": low,
-        "hi": high,
-        "rms_change_per_root_token": math.sqrt(float(np.mean(np.square(last) / n))),
-        "trend_z": z,
-        "noise_granted": math.sqrt(2) * SCORING_NOISE,
-        "change_granted_per_token": KERNEL_SHIFT,
-        "level": level,
-    }
+    evidence = Evidence(
+        probes=probes,
+        scores_not_numbers=lost,
+        mean_change_per_token=change.value,
+        se=change.se,
+        lo=low,
+        hi=high,
+        rms_change_per_root_token=math.sqrt(float(np.mean(np.square(last) / n))),
+        trend_z=z,
+        noise_granted=math.sqrt(2) * SCORING_NOISE,
+        change_granted_per_token=KERNEL_SHIFT,
+        level=level,
+    )
     found = f"the reference score of {probes} texts moved by {number(change.value)} +- {number(change.se)} per token"
     if low > KERNEL_SHIFT or high < -KERNEL_SHIFT or excess.limits(level)[0] > 0:
-        return problem(
-            "REFERENCE_DRIFT",
+        return evidence.problem(
             f"{found}: it is not frozen",
-            causes=(
-                "the reference is synchronised with the policy (a moving average, or a reload every so many steps)",
-                "a resumed run loaded the reference from the trained checkpoint",
-                "the reference shares modules with the policy, or its adapter is not switched off",
-            ),
+            "the reference is synchronised with the policy (a moving average, or a reload every so many steps)",
+            "a resumed run loaded the reference from the trained checkpoint",
+            "the reference shares modules with the policy, or its adapter is not switched off",
             fix="hash the reference's weights at start and now; if it moves on purpose, its KL is not to the start",
-            evidence=evidence,
         )
     if float(special.ndtr(-z)) < level:
         message = f"{found}, further at later steps, by no more than another kernel could"
-        return cannot_tell("REFERENCE_DRIFT", message, fix="hash the reference's weights", evidence=evidence)
+        return evidence.cannot_tell(message, fix="hash the reference's weights")
     if lost or not high - low < DETECTABLE_CHANGE:
         message = f"{found}" + (f"; {lost} scores are not numbers" if lost else ": too few texts to tell")
-        return cannot_tell(
-            "REFERENCE_DRIFT", message, fix="score more texts, every one at each step", evidence=evidence
-        )
-    return ok("REFERENCE_DRIFT", f"{found}: within scoring noise, without trend", evidence=evidence)
+        return evidence.cannot_tell(message, fix="score more texts, every one at each step")
+    return evidence.ok(f"{found}: within scoring noise, without trend")
 
 
 def _by_label(label: NDArray[np.int64], step: NDArray[np.float64]) -> list[NDArray[np.int64]]:
@@ -147,7 +141,7 @@ def resume(tally: Tally, level: float) -> Finding:
     if pairs < 1:
         units = "prompts" if known else "answers"
         message = f"fewer than two steps with {FEWEST} {units}"
-        return cannot_tell("RESUME", message, fix=f"give answers of several steps to {FEWEST} prompts each")
+        return cannot_tell(message, fix=f"give answers of several steps to {FEWEST} prompts each")
     largest, found, seen = 0.0, None, False
     for i in range(pairs):
         before, after = means[i], means[i + 1]
@@ -160,36 +154,30 @@ def resume(tally: Tally, level: float) -> Finding:
         low = all(later.value < before.value - math.log(3) for later in means[i + 2 : i + 4])
         if fall - math.log(FALL) > limit * spread and low and found is None:
             found = (steps[i], steps[i + 1], math.exp(before.value), math.exp(after.value))
-    evidence = {
-        "steps": steps if len(steps) <= 50 else None,
-        "prompts_at_each": min(m.n for m in means) if known else None,
-        "largest_fall": largest,
-        "fall_asked": FALL,
-        "level": level,
-    }
+    evidence = Evidence(
+        steps=steps if len(steps) <= 50 else None,
+        prompts_at_each=min(m.n for m in means) if known else None,
+        largest_fall=largest,
+        fall_asked=FALL,
+        level=level,
+    )
     if found:
         a, b, high, low_value = found
         said = f"between steps {a} and {b} the mean squared log ratio falls from {number(high)} to {number(low_value)}"
         if not known:
-            return cannot_tell(
-                "RESUME", f"{said}: other prompts, or another reference", fix="give prompt_id", evidence=evidence
-            )
-        return problem(
-            "RESUME",
+            return evidence.cannot_tell(f"{said}: other prompts, or another reference", fix="give prompt_id")
+        return evidence.problem(
             said,
-            causes=(
-                "the run was resumed and loaded the reference from the trained checkpoint",
-                "the reference was replaced by the policy (a hard synchronisation)",
-                "the policy was rolled back to its start",
-                "the prompts of the later steps are of another kind",
-            ),
+            "the run was resumed and loaded the reference from the trained checkpoint",
+            "the reference was replaced by the policy (a hard synchronisation)",
+            "the policy was rolled back to its start",
+            "the prompts of the later steps are of another kind",
             fix="reload the original reference and score a batch from before the fall: its KL must come back",
-            evidence=evidence,
         )
     if not seen:
         message = "no step with so much drift, on so many prompts, that its loss would stand out"
-        return cannot_tell("RESUME", message, fix="give later steps, or more prompts per step", evidence=evidence)
-    return ok("RESUME", f"no collapse of the distance from the reference over {len(means)} steps", evidence=evidence)
+        return evidence.cannot_tell(message, fix="give later steps, or more prompts per step")
+    return evidence.ok(f"no collapse of the distance from the reference over {len(means)} steps")
 
 
 def _log_squares(tally: Tally, rows: NDArray[np.bool_], known: bool) -> NDArray[np.float64]:

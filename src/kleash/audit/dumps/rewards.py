@@ -11,7 +11,7 @@ import numpy as np
 from kleash.audit.chance import Estimate, binomial_tail, grouped_mean, mean_and_se, t_limit, z_limit
 from kleash.audit.dumps.needs import BETA, COUNTED, GOLD, PROMPT_ID, RANGE, REWARD, STEPS
 from kleash.audit.engine import check
-from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
+from kleash.audit.findings import Evidence, Finding, cannot_tell, number
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -139,50 +139,43 @@ def coefficient(tally: Tally, level: float) -> Finding:
     assert tally.declared.beta is not None
     if found is None:
         return cannot_tell(
-            "COEFFICIENT",
             "rewards and log ratios do not move together within prompts, or fewer than 5 prompts have two answers",
             fix="give several answers per prompt of a trained policy",
         )
     low, high = found.limits(level)
-    evidence = {
-        "declared": tally.declared.beta,
-        "effective": found.slope,
-        "reverse": found.reverse,
-        "lo": low,
-        "hi": high,
-        "r2": found.r2,
-        "prompts": found.prompts,
-        "answers": found.answers,
-        "level": level,
-    }
+    evidence = Evidence(
+        declared=tally.declared.beta,
+        effective=found.slope,
+        reverse=found.reverse,
+        lo=low,
+        hi=high,
+        r2=found.r2,
+        prompts=found.prompts,
+        answers=found.answers,
+        level=level,
+    )
     text = f"effective beta is {number(found.slope)} to {number(found.reverse)} (R2 {found.r2:.2f})"
     if found.r2 < R2_LEAST:
         message = f"{text}: too loose a relation to read a coefficient from"
-        return cannot_tell(
-            "COEFFICIENT", message, fix="use a later step: the policy is not near its optimum", evidence=evidence
-        )
+        return evidence.cannot_tell(message, fix="use a later step: the policy is not near its optimum")
     if tally.declared.beta > high * (1 + COEFFICIENT_MARGIN):
-        return problem(
-            "COEFFICIENT",
+        return evidence.problem(
             f"{text}, declared is {number(tally.declared.beta)}: the leash is looser than it says",
-            causes=(
-                "the coefficient does not reach the loss (an argument not passed on, a flag not read)",
-                "the penalty is a mean over tokens where the reward counts once per answer: divide beta by the length",
-                "rewards are divided by their spread in a group, which multiplies beta by it",
-                "the KL term's gradient is not that of the KL (k3 or k1 in the loss)",
-            ),
+            "the coefficient does not reach the loss (an argument not passed on, a flag not read)",
+            "the penalty is a mean over tokens where the reward counts once per answer: divide beta by the length",
+            "rewards are divided by their spread in a group, which multiplies beta by it",
+            "the KL term's gradient is not that of the KL (k3 or k1 in the loss)",
             fix="double beta for one batch and see whether the loss or the advantages change",
-            evidence=evidence,
         )
     if tally.declared.beta < low * (1 - COEFFICIENT_MARGIN):
         message = (
             f"{text}, declared is {number(tally.declared.beta)}: not converged, or the penalty counts more than once"
         )
-        return cannot_tell("COEFFICIENT", message, fix="use a later step", evidence=evidence)
+        return evidence.cannot_tell(message, fix="use a later step")
     if not 0 < high < 2 * low:
         message = f"{text} [{number(low)}, {number(high)}]: a leash half as tight could not be told from this one"
-        return cannot_tell("COEFFICIENT", message, fix="give more prompts with several answers", evidence=evidence)
-    return ok("COEFFICIENT", f"{text}, declared is {number(tally.declared.beta)}", evidence=evidence)
+        return evidence.cannot_tell(message, fix="give more prompts with several answers")
+    return evidence.ok(f"{text}, declared is {number(tally.declared.beta)}")
 
 
 @check(
@@ -201,23 +194,22 @@ def zero_variance(tally: Tally, level: float) -> Finding:
     groups = _groups(tally, last_step=False)
     if len(groups) < 5:
         message = f"{len(groups)} groups with two answers or more"
-        return cannot_tell("ZERO_VARIANCE", message, fix="give several answers per prompt_id")
+        return cannot_tell(message, fix="give several answers per prompt_id")
     reward = tally.numbers["reward"]
     flat = sum(bool(np.ptp(reward[rows]) == 0) for rows in groups)
     p = binomial_tail(flat, len(groups), 0.5)
-    evidence = {"groups": len(groups), "equal_rewards": flat, "share": flat / len(groups), "p_value": p, "level": level}
+    evidence = Evidence(groups=len(groups), equal_rewards=flat, share=flat / len(groups), p_value=p, level=level)
     found = f"{flat} of {len(groups)} groups have equal rewards, where the KL is the only gradient"
     if p < level:
-        return problem(
-            "ZERO_VARIANCE",
+        return evidence.problem(
             f"{found}: most groups",
-            causes=("the task is solved or hopeless for most prompts", "the judge gives few distinct scores"),
+            "the task is solved or hopeless for most prompts",
+            "the judge gives few distinct scores",
             fix="drop such groups from the batch, penalty included, or mix in prompts of middling difficulty",
-            evidence=evidence,
         )
     if binomial_tail(math.ceil(0.9 * len(groups)), len(groups), 0.5) >= level:
-        return cannot_tell("ZERO_VARIANCE", f"{found}: too few groups", fix="give more groups", evidence=evidence)
-    return ok("ZERO_VARIANCE", found, evidence=evidence)
+        return evidence.cannot_tell(f"{found}: too few groups", fix="give more groups")
+    return evidence.ok(found)
 
 
 @check(
@@ -241,41 +233,35 @@ def gain_bound(tally: Tally, level: float) -> Finding:
     start, end = scored & (tally.step == 0), scored & (tally.step == last)
     if last == 0 or start.sum() < 30 or end.sum() < 30 or _units(tally, start) < 8 or _units(tally, end) < 8:
         message = f"{start.sum()} rewards at step 0 and {end.sum()} at step {last:.0f}"
-        return cannot_tell(
-            "GAIN_BOUND", message, fix="give 30 scored answers to 8 prompts of step 0 and of a later one"
-        )
+        return cannot_tell(message, fix="give 30 scored answers to 8 prompts of step 0 and of a later one")
     first, final, moved = (_mean(tally, x, at) for x, at in ((reward, start), (reward, end), (tally.drawn, end)))
     gain, error = final.value - first.value, math.hypot(first.se, final.se)
     t = t_limit(level / 2, min(first.n, final.n) - 1)
     upper = moved.value + t_limit(level / 2, moved.n - 1) * moved.se
     bound = tally.declared.reward_range / 2 * math.sqrt(2 * max(upper, 0.0))
-    evidence = {
-        "gain": gain,
-        "gain_lo": gain - t * error,
-        "kl_per_answer": moved.value,
-        "kl_hi": upper,
-        "kl_spec": tally.kl_specs(sampler=True, kl_per_answer="nats per answer", kl_hi="nats per answer"),
-        "bound": bound,
-        "reward_range": tally.declared.reward_range,
-        "level": level,
-    }
+    evidence = Evidence(
+        gain=gain,
+        gain_lo=gain - t * error,
+        kl_per_answer=moved.value,
+        kl_hi=upper,
+        kl_spec=tally.kl_specs(sampler=True, kl_per_answer="nats per answer", kl_hi="nats per answer"),
+        bound=bound,
+        reward_range=tally.declared.reward_range,
+        level=level,
+    )
     found = f"reward gained {number(gain)} for {number(moved.value)} nats; the bound is {number(bound)}"
     if gain - t * error > bound:
-        return problem(
-            "GAIN_BOUND",
+        return evidence.problem(
             f"{found}: no policy can do that",
-            causes=(
-                "the KL is measured to another reference than the start: synchronised, reloaded, or the policy itself",
-                "the KL is a mean per token and not the sum over the answer",
-                "the judge leaves the declared range",
-            ),
+            "the KL is measured to another reference than the start: synchronised, reloaded, or the policy itself",
+            "the KL is a mean per token and not the sum over the answer",
+            "the judge leaves the declared range",
             fix="score the same answers with the model the run started from",
-            evidence=evidence,
         )
     if not bound + t * error < tally.declared.reward_range:
         message = f"{found}: at this KL no gain within the range could pass it"
-        return cannot_tell("GAIN_BOUND", message, fix="check an earlier step, or give more answers", evidence=evidence)
-    return ok("GAIN_BOUND", found, evidence=evidence)
+        return evidence.cannot_tell(message, fix="check an earlier step, or give more answers")
+    return evidence.ok(found)
 
 
 @check(
@@ -296,37 +282,33 @@ def hacking(tally: Tally, level: float) -> Finding:
     both = np.isfinite(reward) & np.isfinite(gold) & np.isfinite(tally.step)
     steps = [s for s in np.unique(tally.step[both]) if _units(tally, both & (tally.step == s)) >= 30]
     if len(steps) < 2:
-        return cannot_tell("HACKING", "fewer than two steps with gold on 30 prompts", fix="score gold at several steps")
+        return cannot_tell("fewer than two steps with gold on 30 prompts", fix="score gold at several steps")
     golds, rewards = ([_mean(tally, x, both & (tally.step == s)) for s in steps] for x in (gold, reward))
     best = int(np.argmax([g.value for g in golds[:-1]]))
     fall, rise = golds[best].value - golds[-1].value, rewards[-1].value - rewards[best].value
     fall_se, rise_se = math.hypot(golds[best].se, golds[-1].se), math.hypot(rewards[best].se, rewards[-1].se)
     z = z_limit(level / (2 * (len(steps) - 1)))
     kl = float(tally.drawn[tally.step == steps[best]].mean())
-    evidence = {
-        "best_step": int(steps[best]),
-        "last_step": int(steps[-1]),
-        "gold_fall": fall,
-        "gold_fall_se": fall_se,
-        "reward_rise": rise,
-        "reward_rise_se": rise_se,
-        "kl_at_best": kl,
-        "kl_spec": tally.kl_specs(sampler=True, kl_at_best="nats per answer"),
-        "detectable_gold_fall": 2 * z * fall_se,
-        "level": level,
-    }
+    evidence = Evidence(
+        best_step=int(steps[best]),
+        last_step=int(steps[-1]),
+        gold_fall=fall,
+        gold_fall_se=fall_se,
+        reward_rise=rise,
+        reward_rise_se=rise_se,
+        kl_at_best=kl,
+        kl_spec=tally.kl_specs(sampler=True, kl_at_best="nats per answer"),
+        detectable_gold_fall=2 * z * fall_se,
+        level=level,
+    )
     since = f"since step {int(steps[best])} gold moved by {number(-fall)} and reward by {number(rise)}"
     if fall > z * fall_se and fall > 0 and rise > z * rise_se and rise > 0:
-        return problem(
-            "HACKING",
+        return evidence.problem(
             f"{since}: the judge is being gamed",
-            causes=("the leash is too long for this judge: beyond this KL its score no longer means quality",),
+            "the leash is too long for this judge: beyond this KL its score no longer means quality",
             fix=f"go back to step {int(steps[best])} or hold its KL ({number(kl)} nats); fix the judge",
-            evidence=evidence,
         )
     spread = float(gold[both].std())
     if not z * fall_se <= spread:
-        return cannot_tell(
-            "HACKING", f"{since}, too noisy to tell", fix="score gold on more prompts", evidence=evidence
-        )
-    return ok("HACKING", since, evidence=evidence)
+        return evidence.cannot_tell(f"{since}, too noisy to tell", fix="score gold on more prompts")
+    return evidence.ok(since)

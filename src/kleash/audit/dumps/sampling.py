@@ -18,7 +18,7 @@ from kleash.audit.chance import (
 from kleash.audit.dumps.needs import BEHAVIOR_LOGP, ENTROPY, TOKENS
 from kleash.audit.dumps.statistics import SURPRISAL_MARGIN
 from kleash.audit.engine import check
-from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
+from kleash.audit.findings import Evidence, Finding, number
 
 if TYPE_CHECKING:
     from kleash.audit.dumps.statistics import Tally
@@ -58,41 +58,37 @@ def truncation(tally: Tally, level: float) -> Finding:
     cut, _ = mean_from_sums(tally.counts["sampler_capped"], tally.counts["sampler_capped2"], n)
     mean, capped, raised = plain.value, cut.value, tally.counts["sampler_raised"] / n
     wealth = mixture(tally.bets["sampler_below"])
-    evidence = {
-        "mean_ratio": mean,
-        "se": plain.se,
-        "kept_mass": capped,
-        "cap": CAP,
-        "margin": KEPT_MASS_MARGIN,
-        "share_raised": raised,
-        "tokens": int(n),
-        "detectable": detectable(cut.se, level),
-        "p_value": math.exp(-max(wealth, 0.0)),
-        "level": level,
-    }
+    evidence = Evidence(
+        mean_ratio=mean,
+        se=plain.se,
+        kept_mass=capped,
+        cap=CAP,
+        margin=KEPT_MASS_MARGIN,
+        share_raised=raised,
+        tokens=int(n),
+        detectable=detectable(cut.se, level),
+        p_value=math.exp(-max(wealth, 0.0)),
+        level=level,
+    )
     found = f"the sampler reaches {number(capped)} of the policy's mass"
     falls = mean + 3 * plain.se < 1 - KEPT_MASS_MARGIN
     if wealth > -math.log(level) and falls and raised < 0.01:
-        return problem(
-            "TRUNCATION",
+        return evidence.problem(
             f"{found}: mean exp(logp - behavior_logp) is below 1",
-            causes=(
-                "top-p, top-k or min-p sampling, with log-probabilities renormalised over the kept tokens",
-                "tokens are forbidden or forced at sampling and not at scoring",
-                "the policy has moved to tokens that an older sampler hardly ever drew",
-            ),
+            "top-p, top-k or min-p sampling, with log-probabilities renormalised over the kept tokens",
+            "tokens are forbidden or forced at sampling and not at scoring",
+            "the policy has moved to tokens that an older sampler hardly ever drew",
             fix="sample from the full distribution, or divide the importance ratio by the kept mass",
-            evidence=evidence,
         )
     if raised >= 0.01 and capped < 1 - KEPT_MASS_MARGIN:
         message = f"{raised:.0%} of tokens are likelier now than when drawn: the sampler is older, or another engine"
         fix = "repeat on the first batch after a weight update, where the two must agree"
-        return cannot_tell("TRUNCATION", message, fix=fix, evidence=evidence)
+        return evidence.cannot_tell(message, fix=fix)
     if not detectable(cut.se, level) <= DETECTABLE:
-        return cannot_tell("TRUNCATION", f"{found}, by {int(n)} tokens", fix="give more answers", evidence=evidence)
+        return evidence.cannot_tell(f"{found}, by {int(n)} tokens", fix="give more answers")
     if capped < 1 - KEPT_MASS_MARGIN:
-        return cannot_tell("TRUNCATION", f"{found}, by {int(n)} tokens", fix="give more answers", evidence=evidence)
-    return ok("TRUNCATION", found, evidence=evidence)
+        return evidence.cannot_tell(f"{found}, by {int(n)} tokens", fix="give more answers")
+    return evidence.ok(found)
 
 
 @check(
@@ -113,38 +109,36 @@ def sampler(tally: Tally, level: float) -> Finding:
     ratio, _ = mean_from_sums(tally.counts["sampler_ratio"], tally.counts["sampler_ratio2"], n)
     mean, error, spread = ratio.value, ratio.se, tally.counts["sampler_spread"] / n
     wealth = mixture(tally.bets["sampler_above"])
-    evidence = {
-        "mean_ratio": mean,
-        "se": error,
-        "mean_exp_abs_difference": spread,
-        "rms_difference": math.sqrt(tally.counts["sampler_square"] / n),
-        "noise_mean": NOISE_MEAN,
-        "detectable": detectable(error, level),
-        "p_value": math.exp(-max(wealth, 0.0)),
-        "level": level,
-    }
+    evidence = Evidence(
+        mean_ratio=mean,
+        se=error,
+        mean_exp_abs_difference=spread,
+        rms_difference=math.sqrt(tally.counts["sampler_square"] / n),
+        noise_mean=NOISE_MEAN,
+        detectable=detectable(error, level),
+        p_value=math.exp(-max(wealth, 0.0)),
+        level=level,
+    )
     found = f"mean exp(logp - behavior_logp) is {number(mean)} +- {number(error)}"
     causes = (
         "another engine, precision or routing of experts gives the same token another probability",
         "the sampler's weights are not the policy's: stale, or not handed over",
     )
     if wealth > -math.log(level):
-        return problem(
-            "SAMPLER",
+        return evidence.problem(
             f"{found}: the sampler's log-probabilities are not those of the law it sampled",
-            causes=causes,
+            *causes,
             fix="score one batch with both engines at equal weights; the differences must average to nothing",
-            evidence=evidence,
         )
     if not detectable(error, level) <= 0.1:
-        return cannot_tell("SAMPLER", f"{found}, by {int(n)} tokens", fix="give more answers", evidence=evidence)
+        return evidence.cannot_tell(f"{found}, by {int(n)} tokens", fix="give more answers")
     if spread > SPREAD_LIMIT:
         message = (
             f"{found}, and single tokens differ by a factor of {number(spread)} on average: stale, or another engine"
         )
         fix = "repeat on the first batch after a weight update, where the two must agree"
-        return cannot_tell("SAMPLER", message, causes=causes[::-1], fix=fix, evidence=evidence)
-    return ok("SAMPLER", f"{found}; single tokens differ by a factor of {number(spread)} on average", evidence=evidence)
+        return evidence.cannot_tell(message, *causes[::-1], fix=fix)
+    return evidence.ok(f"{found}; single tokens differ by a factor of {number(spread)} on average")
 
 
 @check(
@@ -168,35 +162,29 @@ def surprisal(tally: Tally, level: float) -> Finding:
     tokens = max(1.0, tally.counts["surprisal"])
     wealth = mixture(tally.bets["surprisal"])
     least = max(detectable(gap.se, level), SURPRISAL_MARGIN + 20 * math.log(10 / level) / tokens)
-    evidence = {
-        "gap": gap.value,
-        "se": gap.se,
-        "entropy": tally.counts["entropy"] / tokens,
-        "detectable": least,
-        "p_value": math.exp(-max(wealth, 0.0)),
-        "level": level,
-    }
+    evidence = Evidence(
+        gap=gap.value,
+        se=gap.se,
+        entropy=tally.counts["entropy"] / tokens,
+        detectable=least,
+        p_value=math.exp(-max(wealth, 0.0)),
+        level=level,
+    )
     found = f"mean surprisal minus entropy is {number(gap.value)} +- {number(gap.se)} nats per token"
     if wealth > -math.log(level):
         if tally.has_sampler and math.sqrt(tally.counts["sampler_square"] / tally.counts["sampler"]) > STALE:
             message = f"{found}, and behavior_logp is not logp: the sampler is older, or another engine"
             fix = "repeat on the first batch after a weight update, where the two must agree"
-            return cannot_tell("SURPRISAL", message, fix=fix, evidence=evidence)
+            return evidence.cannot_tell(message, fix=fix)
         sharper = gap.value < 0
         likely = "a temperature below 1, top-p or top-k at sampling" if sharper else "a temperature above 1 at sampling"
-        return problem(
-            "SURPRISAL",
+        return evidence.problem(
             f"{found}: sampling is {'sharper' if sharper else 'flatter'} than the policy that scored it",
-            causes=(
-                likely,
-                "the tokens were drawn by other weights than the ones that scored them",
-                "the answers are a selection, or entropy is not that of the policy's full distribution",
-            ),
+            likely,
+            "the tokens were drawn by other weights than the ones that scored them",
+            "the answers are a selection, or entropy is not that of the policy's full distribution",
             fix="score at the sampling temperature and sample from the full distribution",
-            evidence=evidence,
         )
     if gap.n < 30 or not least <= 0.1:
-        return cannot_tell(
-            "SURPRISAL", f"{found}, from {gap.n} answers", fix="give more answers, 30 at least", evidence=evidence
-        )
-    return ok("SURPRISAL", found, evidence=evidence)
+        return evidence.cannot_tell(f"{found}, from {gap.n} answers", fix="give more answers, 30 at least")
+    return evidence.ok(found)

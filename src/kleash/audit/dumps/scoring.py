@@ -10,7 +10,7 @@ import numpy as np
 from kleash.audit.chance import SCORING_NOISE, grouped_mean, sign_test, slope_bounds
 from kleash.audit.dumps.needs import COUNTED, STEP_0, TOKENS, TWO_SIDES
 from kleash.audit.engine import check
-from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
+from kleash.audit.findings import Evidence, Finding, cannot_tell, number
 
 if TYPE_CHECKING:
     from kleash.audit.dumps.statistics import Tally
@@ -54,7 +54,7 @@ def shift(tally: Tally, level: float) -> Finding:
     pairs = [("ref_logp", "shift")]
     if "behavior_logp" in tally.columns:
         pairs.append(("behavior_logp", "sampler_shift"))
-    evidence: dict[str, object] = {"level": level}
+    evidence = Evidence(level=level)
     found, powered = None, True
     for name, key in pairs:
         judged = int(tally.counts[f"{key}_judged"])
@@ -71,21 +71,17 @@ def shift(tally: Tally, level: float) -> Finding:
         evidence[name] = entry
     if found:
         name, direction, wins, judged, distance, moved = found
-        return problem(
-            "SHIFT",
+        return evidence.problem(
             f"{name} fits better one position {direction}: nearer in {wins} of {judged} answers, "
             f"distance {number(moved)} for {number(distance)} nats",
-            causes=(
-                "logits and labels are off by one on one of the two sides",
-                "left padding moves the positions of one model, or a begin token is counted on one side only",
-            ),
+            "logits and labels are off by one on one of the two sides",
+            "left padding moves the positions of one model, or a begin token is counted on one side only",
             fix="logits at position t score the token at t + 1: compare how each side is cut",
-            evidence=evidence,
         )
     if not powered:
         message = "too few different answers with five tokens in a row and lists that vary"
-        return cannot_tell("SHIFT", message, fix="give more answers", evidence=evidence)
-    return ok("SHIFT", "no list fits better one position later or earlier", evidence=evidence)
+        return evidence.cannot_tell(message, fix="give more answers")
+    return evidence.ok("no list fits better one position later or earlier")
 
 
 @check(
@@ -104,29 +100,25 @@ def kl_zero(tally: Tally, level: float) -> Finding:
     zero = int(tally.counts["zero_delta"])
     last = None if tally.step is None or not np.isfinite(tally.step).any() else int(np.nanmax(tally.step))
     reward = tally.numbers.get("reward")
-    evidence = {
-        "share_exactly_zero": zero / counted if counted else None,
-        "last_step": last,
-        "reward_sd": float(np.nanstd(reward)) if reward is not None and np.isfinite(reward).any() else None,
-    }
+    evidence = Evidence(
+        share_exactly_zero=zero / counted if counted else None,
+        last_step=last,
+        reward_sd=float(np.nanstd(reward)) if reward is not None and np.isfinite(reward).any() else None,
+    )
     if counted and zero == counted:
         if last is None or last < WARM_UP:
             when = "no step is given" if last is None else f"the last step is {last}"
             message = f"logp and ref_logp agree in every digit; {when}, so the policy may not have been updated yet"
-            return cannot_tell("KL_ZERO", message, fix="give a dump of a later step, with step", evidence=evidence)
-        return problem(
-            "KL_ZERO",
+            return evidence.cannot_tell(message, fix="give a dump of a later step, with step")
+        return evidence.problem(
             f"after {last} updates logp and ref_logp still agree in every digit: the policy is its reference",
-            causes=(
-                "the weights do not change: no gradient reaches them, or the learning rate is 0",
-                "the reference shares its weights with the policy, or both scores come from one model",
-                "the sampling engine was never given the new weights",
-            ),
+            "the weights do not change: no gradient reaches them, or the learning rate is 0",
+            "the reference shares its weights with the policy, or both scores come from one model",
+            "the sampling engine was never given the new weights",
             fix="compare a checksum of the weights before and after an update, for policy and reference",
-            evidence=evidence,
         )
     share = f"{zero / counted:.0%}" if counted else "none"
-    return ok("KL_ZERO", f"policy and reference differ ({share} of the values agree in every digit)", evidence=evidence)
+    return evidence.ok(f"policy and reference differ ({share} of the values agree in every digit)")
 
 
 @check(
@@ -148,18 +140,18 @@ def step0_kl(tally: Tally, level: float) -> Finding:
     drift = grouped_mean(tally.delta[rows], tally.n[rows])
     ratio = grouped_mean(tally.ratio[rows], tally.n[rows])
     spread = math.sqrt(square.value)
-    evidence = {
-        "rms_log_ratio": spread,
-        "kl_per_token": drift.value,
-        "kl_se": drift.se,
-        "mean_exp_minus_delta": ratio.value,
-        "kl_spec": tally.kl_specs(kl_per_token="nats per token"),
-        "noise_granted": math.sqrt(NOISE_GRANTED),
-        "answers": int(rows.sum()),
-        "level": level,
-    }
+    evidence = Evidence(
+        rms_log_ratio=spread,
+        kl_per_token=drift.value,
+        kl_se=drift.se,
+        mean_exp_minus_delta=ratio.value,
+        kl_spec=tally.kl_specs(kl_per_token="nats per token"),
+        noise_granted=math.sqrt(NOISE_GRANTED),
+        answers=int(rows.sum()),
+        level=level,
+    )
     if square.value == 0:
-        return ok("STEP0_KL", "at step 0 policy and reference agree in every digit", evidence=evidence)
+        return evidence.ok("at step 0 policy and reference agree in every digit")
     found = f"log ratios at step 0 spread by {number(spread)} nats per token, KL per token {number(drift.value)}"
     if square.limits(2 * level)[0] > NOISE_GRANTED:
         noisy = ratio.value - 1 > 0.25 * square.value  # noise: exp of it has mean 1 + variance / 2; other weights: 1
@@ -171,18 +163,14 @@ def step0_kl(tally: Tally, level: float) -> Finding:
             "one side is shifted by a position, or scored at another temperature or precision",
             "step does not count updates: these answers were drawn after training began",
         )
-        return problem(
-            "STEP0_KL",
+        return evidence.problem(
             f"{found}: more than scoring noise ({math.sqrt(NOISE_GRANTED):.2g})",
-            causes=(dropout, weights, *rest) if noisy else (weights, dropout, *rest),
+            *((dropout, weights, *rest) if noisy else (weights, dropout, *rest)),
             fix="before training score one batch twice with the policy, once with the reference: all three must agree",
-            evidence=evidence,
         )
     if rows.sum() < 8 or not square.limits(2 * level)[1] < 5 * NOISE_GRANTED:
-        return cannot_tell(
-            "STEP0_KL", f"{found}, from {rows.sum()} answers", fix="give more answers", evidence=evidence
-        )
-    return ok("STEP0_KL", f"{found}: within scoring noise", evidence=evidence)
+        return evidence.cannot_tell(f"{found}, from {rows.sum()} answers", fix="give more answers")
+    return evidence.ok(f"{found}: within scoring noise")
 
 
 @check(
@@ -204,8 +192,8 @@ def temperature(tally: Tally, level: float) -> Finding:
     present = {name: tally.moments[key] for name, key in sources.items() if _enough(tally, key)}
     if not present:
         message = "too few answers at step 0 and no behavior_logp to compare temperatures"
-        return cannot_tell("TEMPERATURE", message, fix="give behavior_logp, or at least 16 answers at step 0")
-    evidence: dict[str, object] = {"level": level}
+        return cannot_tell(message, fix="give behavior_logp, or at least 16 answers at step 0")
+    evidence = Evidence(level=level)
     worst, doubtful, wide = None, None, False
     for name, moments in present.items():
         forward, reverse, low, high = slope_bounds(moments, level=level / len(present))
@@ -218,24 +206,20 @@ def temperature(tally: Tally, level: float) -> Finding:
         wide = wide or not (low > 1 - WIDEST and high < 1 + WIDEST)
     if worst:
         name, slope = worst
-        return problem(
-            "TEMPERATURE",
+        return evidence.problem(
             f"{name} moves {number(slope)} times as much as logp: temperatures differ about {1 / slope:.2g}-fold",
-            causes=(
-                "the sampling temperature is not applied when the policy is scored",
-                "it is applied to the policy and not to the reference, or the other way round",
-            ),
+            "the sampling temperature is not applied when the policy is scored",
+            "it is applied to the policy and not to the reference, or the other way round",
             fix="divide the logits of both models by the sampling temperature before log-softmax",
-            evidence=evidence,
         )
     if doubtful:
         message = f"{doubtful[0]} moves {number(doubtful[1])} times as much as logp: older weights, or a temperature"
         fix = "repeat on the first batch after a weight update, where the two must agree"
-        return cannot_tell("TEMPERATURE", message, fix=fix, evidence=evidence)
+        return evidence.cannot_tell(message, fix=fix)
     if wide:
         message = f"the slope is not known to within {WIDEST:g}"
-        return cannot_tell("TEMPERATURE", message, fix="give more answers", evidence=evidence)
-    return ok("TEMPERATURE", "the slope between the two sides is compatible with one temperature", evidence=evidence)
+        return evidence.cannot_tell(message, fix="give more answers")
+    return evidence.ok("the slope between the two sides is compatible with one temperature")
 
 
 def _enough(tally: Tally, key: str) -> bool:

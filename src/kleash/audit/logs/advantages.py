@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kleash.audit.engine import check
-from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
+from kleash.audit.findings import Evidence, Finding, cannot_tell, number
 from kleash.audit.logs.needs import ADVANTAGES
 from kleash.audit.logs.placement import placed
 
@@ -42,22 +42,21 @@ def advantages(view: LogView, level: float) -> Finding:
         low = np.zeros(view.log.rows) if bottom is None else np.asarray(bottom)
         known = np.isfinite(flat) & np.isfinite(low) if top is not None else np.isfinite(np.asarray(mean))
         if top is None:
-            return cannot_tell("ZERO_VARIANCE", "the log has the mean of the advantages only")
+            return cannot_tell("the log has the mean of the advantages only")
         if known.any():
             x = ((flat == 0) & (low == 0))[known]
             share, source = float(x[x.size // 2 :].mean()), "advantages all 0"
     if share is None:
-        return cannot_tell("ZERO_VARIANCE", "the log has no share of groups without spread")
-    evidence = {"share": share, "source": source}
+        return cannot_tell("the log has no share of groups without spread")
+    evidence = Evidence(share=share, source=source)
     found = f"{number(share)} of groups or rows have no advantage ({source})"
     if share > 0.5 and (view.settings.beta == 0 or placed(view).where == "none"):
-        return ok("ZERO_VARIANCE", f"{found}; no KL moves the weights there either", evidence=evidence)
+        return evidence.ok(f"{found}; no KL moves the weights there either")
     if share > 0.5:
-        return problem(
-            "ZERO_VARIANCE",
+        return evidence.problem(
             f"{found}: there only the KL moves the weights",
-            evidence=evidence,
-            causes=("the task is solved or hopeless for most prompts", "the judge gives few distinct scores"),
+            "the task is solved or hopeless for most prompts",
+            "the judge gives few distinct scores",
             fix="drop such groups, penalty included, or mix in prompts of middling difficulty",
         )
-    return ok("ZERO_VARIANCE", found, evidence=evidence)
+    return evidence.ok(found)

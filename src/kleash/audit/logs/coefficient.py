@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kleash.audit.engine import check
-from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
+from kleash.audit.findings import Evidence, Finding, number
 from kleash.audit.logs.identities import loss_part, open_instruct, openrlhf
 from kleash.audit.logs.identities_trl import eval_log_ratios, grpo, non_score
 from kleash.audit.logs.recovery import SLACK, Recovered, difference, none
@@ -81,19 +81,12 @@ def coefficient(view: LogView, level: float) -> Finding:
     if view.kl is None and view.log.coefficient is None and view.trainer != "trl-dpo":
         stated = view.settings.beta
         said = "" if stated is None else f", {view.settings.beta_key} says {number(stated)}"
-        return cannot_tell(
-            "COEFFICIENT",
-            f"no KL in this run{said}",
-            fix="log the KL (PLACEMENT says what its absence means)",
-            evidence={"declared": stated},
+        return Evidence(declared=stated).cannot_tell(
+            f"no KL in this run{said}", fix="log the KL (PLACEMENT says what its absence means)"
         )
     found = recover(view)
     logged, stated = view.coefficient, view.settings.beta
-    evidence: dict[str, object] = {
-        "identity": found.identity or None,
-        "declared": stated,
-        "declared_from": view.settings.beta_key,
-    }
+    evidence = Evidence(identity=found.identity or None, declared=stated, declared_from=view.settings.beta_key)
     if logged.size:
         evidence |= {"logged_first": float(logged.values[0]), "logged_last": float(logged.values[-1])}
     if found.fit is not None:
@@ -121,10 +114,10 @@ def coefficient(view: LogView, level: float) -> Finding:
             return _mismatch(view, found, stated, view.settings.beta_key or "the configuration", text, evidence)
     if not found.resolved and stated != 0 and not view.coefficient_is_zero:
         message = f"the digits hide it: at most {number(found.hi)} from {found.identity}"
-        return cannot_tell("COEFFICIENT", message, fix="log more digits, or a later step", evidence=evidence)
+        return evidence.cannot_tell(message, fix="log more digits, or a later step")
     versus = f", {view.settings.beta_key} says {number(stated)}" if stated is not None else ""
     versus += f", logged is {number(float(logged.values[-1]))}" if logged.size else ""
-    return ok("COEFFICIENT", text + versus, evidence=evidence)
+    return evidence.ok(text + versus)
 
 
 def _against_logged(view: LogView, found: Recovered) -> tuple[float | None, float]:
@@ -145,9 +138,7 @@ def _against_logged(view: LogView, found: Recovered) -> tuple[float | None, floa
     return (float(own[np.flatnonzero(off)[0]]), share) if share > 0.5 else (None, share)
 
 
-def _mismatch(
-    view: LogView, found: Recovered, expected: float, who: str, text: str, evidence: dict[str, object]
-) -> Finding:
+def _mismatch(view: LogView, found: Recovered, expected: float, who: str, text: str, evidence: Evidence) -> Finding:
     assert found.fit is not None
     ratio = found.fit.value / expected if expected else float("inf")
     evidence |= {"ratio": ratio, "expected": expected}
@@ -162,30 +153,27 @@ def _mismatch(
         causes.insert(0, "the logged KL is a mean per token and the penalty takes the sum over the answer")
     if not np.isfinite(ratio):
         causes.insert(0, "declared 0, and a penalty is there")
-    return problem(
-        "COEFFICIENT",
+    return evidence.problem(
         f"{text}; {who} says {number(expected)}: {number(ratio)} times",
-        causes=tuple(causes),
+        *causes,
         fix="find where the coefficient is multiplied in; set the one that the log's arithmetic confirms",
-        evidence=evidence,
     )
 
 
-def _without_identity(view: LogView, found: Recovered, evidence: dict[str, object]) -> Finding:
+def _without_identity(view: LogView, found: Recovered, evidence: Evidence) -> Finding:
     logged, stated = view.coefficient, view.settings.beta
     why = found.reason or "no identity of the log holds it"
     if logged.size and stated is not None and not view.settings.adaptive:
         first = float(logged.values[0])
         if not np.isclose(first, stated, rtol=0.01, atol=float(view.error(view.coefficient_key, logged.values[:1])[0])):
-            return problem(
-                "COEFFICIENT",
+            return evidence.problem(
                 f"logged is {number(first)}, {view.settings.beta_key} says {number(stated)}",
-                causes=("another configuration was used", "an override on the command line"),
+                "another configuration was used",
+                "an override on the command line",
                 fix="use the configuration of this run",
-                evidence=evidence,
             )
     fix = "give the run's configuration with --config" if stated is None and not logged.size else None
-    return cannot_tell("COEFFICIENT", f"the log does not hold it: {why}", evidence=evidence, fix=fix)
+    return evidence.cannot_tell(f"the log does not hold it: {why}", fix=fix)
 
 
 def facts_of_coefficient(view: LogView) -> dict[str, object] | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kleash.audit.engine import check
-from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
+from kleash.audit.findings import Evidence, Finding, number
 
 if TYPE_CHECKING:
     from kleash.audit.logs.view import LogView
@@ -35,27 +35,21 @@ def controller(view: LogView, level: float) -> Finding:
     """
     settings, c = view.settings, view.coefficient
     target, horizon = settings.target, settings.horizon
-    evidence: dict[str, object] = {"target": target, "horizon": horizon, "batch": settings.batch}
+    evidence = Evidence(target=target, horizon=horizon, batch=settings.batch)
     fix_unit = "give the target in the unit of the KL that the controller is fed"
     adaptive = settings.adaptive is True
     if (adaptive or settings.adaptive is None) and (
         (target is not None and target <= 0 and adaptive) or (horizon is not None and horizon <= 0)
     ):
-        return problem(
-            "CONTROLLER",
+        return evidence.problem(
             f"target {target}, horizon {horizon}: the update divides by them",
-            evidence=evidence,
-            causes=("no validation of the settings",),
+            "no validation of the settings",
             fix="set both above 0",
         )
     if adaptive and horizon is not None and settings.batch is not None and 0.2 * settings.batch >= horizon:
         text = f"horizon {number(horizon)} with {settings.batch} answers a batch: one batch takes the coefficient to 0"
-        return problem(
-            "CONTROLLER",
-            text,
-            evidence=evidence,
-            causes=("horizon counted in batches",),
-            fix=f"a horizon above {number(0.2 * settings.batch)}",
+        return evidence.problem(
+            text, "horizon counted in batches", fix=f"a horizon above {number(0.2 * settings.batch)}"
         )
     if adaptive and target is not None and view.kl is not None:
         finding = _target_unit(view, target, evidence, fix_unit)
@@ -63,12 +57,12 @@ def controller(view: LogView, level: float) -> Finding:
             return finding
     if not c.size:
         if adaptive:
-            return cannot_tell("CONTROLLER", "adaptive, and the coefficient is not logged", evidence=evidence)
-        return ok("CONTROLLER", "no adaptive controller is stated", evidence=evidence)
+            return evidence.cannot_tell("adaptive, and the coefficient is not logged")
+        return evidence.ok("no adaptive controller is stated")
     return _path(view, adaptive, target, evidence)
 
 
-def _target_unit(view: LogView, target: float, evidence: dict[str, object], fix: str) -> Finding | None:
+def _target_unit(view: LogView, target: float, evidence: Evidence, fix: str) -> Finding | None:
     """A target that no KL comes near in the controller's unit, and does in the other."""
     own_token = view.trainer in PER_TOKEN_CONTROLLERS
     own = view.per_token if own_token and view.token_unit else view.per_answer if not own_token else None
@@ -83,51 +77,41 @@ def _target_unit(view: LogView, target: float, evidence: dict[str, object], fix:
     off, off_other = abs(math.log(target / level)), abs(math.log(target / elsewhere))
     if off > math.log(10) and off_other < math.log(4) and off_other < off / 2:
         way = "falls to 0" if target > level else "grows without end"
-        return problem(
-            "CONTROLLER",
+        return evidence.problem(
             f"target {number(target)} fits the KL in {wrong} ({number(elsewhere)}); the controller is fed {unit} "
             f"({number(level)}): the coefficient {way}",
-            evidence=evidence,
-            causes=("a target from a trainer that counts in the other unit (6 nats per answer, 0.1 per token)",),
+            "a target from a trainer that counts in the other unit (6 nats per answer, 0.1 per token)",
             fix=fix,
         )
     return None
 
 
-def _path(view: LogView, adaptive: bool, target: float | None, evidence: dict[str, object]) -> Finding:
+def _path(view: LogView, adaptive: bool, target: float | None, evidence: Evidence) -> Finding:
     values = view.coefficient.values
     raw = np.asarray(view.log.coefficient, dtype=np.float64)
     first, last = float(values[0]), float(values[-1])
     evidence |= {"first": first, "last": last, "rows": int(values.size)}
     path = f"the coefficient goes from {number(first)} to {number(last)}"
     if np.isinf(raw).any():
-        return problem(
-            "CONTROLLER",
+        return evidence.problem(
             "the coefficient becomes infinite",
-            evidence=evidence,
-            causes=("a target that the KL cannot reach: the update multiplies for ever",),
+            "a target that the KL cannot reach: the update multiplies for ever",
             fix="a target in reach, an upper limit on the coefficient",
         )
     if (values < 0).any():
-        return problem(
-            "CONTROLLER",
+        return evidence.problem(
             "the coefficient becomes negative: drift is paid for",
-            evidence=evidence,
-            causes=("horizon too short for the batch",),
+            "horizon too short for the batch",
             fix="a longer horizon",
         )
     if first > 0 and last > 0 and values.size >= 5:
         ratio, late = last / first, last / float(values[3 * values.size // 4])
         if (ratio >= RUNAWAY and late > 1.05) or (ratio <= 1 / RUNAWAY and late < 0.95):
             up = ratio > 1
-            return problem(
-                "CONTROLLER",
+            return evidence.problem(
                 f"{path} and does not stop",
-                evidence=evidence,
-                causes=(
-                    "the target is in another unit than the KL it is fed",
-                    "the KL cannot reach the target" if up else "the KL never comes up to the target",
-                ),
+                "the target is in another unit than the KL it is fed",
+                "the KL cannot reach the target" if up else "the KL never comes up to the target",
                 fix="compare target and logged KL in one unit; simulate with kleash.controllers",
             )
     still = bool(np.ptp(values) == 0)
@@ -135,11 +119,9 @@ def _path(view: LogView, adaptive: bool, target: float | None, evidence: dict[st
         x = view.per_token if view.trainer in PER_TOKEN_CONTROLLERS else view.per_answer
         off = x.size >= 10 and float(np.mean(np.abs(x.values / target - 1) > 0.1)) > 0.9
         if off:
-            return problem(
-                "CONTROLLER",
+            return evidence.problem(
                 f"the coefficient stays at {number(first)} with the KL off its target",
-                evidence=evidence,
-                causes=("the option is not read: the controller is fixed",),
+                "the option is not read: the controller is fixed",
                 fix="check which controller is built",
             )
-    return ok("CONTROLLER", path if not still else f"the coefficient stays at {number(first)}", evidence=evidence)
+    return evidence.ok(path if not still else f"the coefficient stays at {number(first)}")

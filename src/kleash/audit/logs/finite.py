@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kleash.audit.engine import check
-from kleash.audit.findings import Finding, ok, problem
+from kleash.audit.findings import Evidence, Finding
 
 if TYPE_CHECKING:
     from kleash.audit.logs.view import LogView
@@ -42,18 +42,14 @@ def non_finite(view: LogView, level: float) -> Finding:
         if rows:
             bad[key] = sorted(rows)
     if not bad:
-        return ok("NON_FINITE", f"{view.log.rows} rows, every watched value is a number", evidence={"rows": 0})
+        return Evidence(rows=0).ok(f"{view.log.rows} rows, every watched value is a number")
     key = min(bad, key=lambda k: bad[k][0])
     step = float(view.log.step[bad[key][0]])
-    evidence = {"first_key": key, "first_step": step, "rows": {k: len(v) for k, v in bad.items()}}
-    return problem(
-        "NON_FINITE",
+    evidence = Evidence(first_key=key, first_step=step, rows={k: len(v) for k, v in bad.items()})
+    return evidence.problem(
         f"{key} is not a number at step {step:g}" + (f"; also in {len(bad) - 1} other keys" if len(bad) > 1 else ""),
-        evidence=evidence,
-        causes=(
-            "exp(ref_logp - logp) overflows in k3, or its clamp leaves 0 times infinity in the gradient",
-            "a batch without a counted token: 0 / 0",
-            "a low-precision kernel",
-        ),
+        "exp(ref_logp - logp) overflows in k3, or its clamp leaves 0 times infinity in the gradient",
+        "a batch without a counted token: 0 / 0",
+        "a low-precision kernel",
         fix=f"stop before step {step:g}; look at the tokens of that batch (a rollout dump says more)",
     )

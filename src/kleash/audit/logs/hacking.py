@@ -14,7 +14,7 @@ import numpy as np
 
 from kleash.audit.chance import t_limit
 from kleash.audit.engine import check
-from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
+from kleash.audit.findings import Evidence, Finding, cannot_tell, number
 from kleash.audit.logs.needs import AGREEMENT, GOLD, REWARD, agreements
 from kleash.audit.logs.view import Series, series
 
@@ -58,30 +58,28 @@ def hacking(view: LogView, level: float) -> Finding:
     if judge.size < FEWEST and min(judge_all.size, gold_all.size) >= FEWEST:  # gold from an evaluation, in its own rows
         judge, gold = judge_all, gold_all
     if min(judge.size, gold.size) < 2:
-        return cannot_tell("HACKING", f"{gold.size} rows with gold", fix="score gold at several steps")
+        return cannot_tell(f"{gold.size} rows with gold", fix="score gold at several steps")
     if np.array_equal(judge.values, gold.values):
-        return cannot_tell("HACKING", f"{view.gold_name or 'gold'} is the judge's own score", fix="another --gold")
+        return cannot_tell(f"{view.gold_name or 'gold'} is the judge's own score", fix="another --gold")
     t = t_limit(level / 4, max(1, min(judge.size, gold.size) // 2)) if gold.size >= FEWEST else math.inf
     up, up_se, dj = _change(judge)
     moved, moved_se, dg = _change(gold)
     scale = _scale(judge, gold)
-    evidence: dict[str, object] = {
-        "judge_gain": up,
-        "judge_gain_se": up_se,
-        "gold_gain": moved,
-        "gold_gain_se": moved_se,
-        "rows": gold.size,
-        "gold": view.gold_name,
-        "scale": scale,
-        "level": level,
-    }
+    evidence = Evidence(
+        judge_gain=up,
+        judge_gain_se=up_se,
+        gold_gain=moved,
+        gold_gain_se=moved_se,
+        rows=gold.size,
+        gold=view.gold_name,
+        scale=scale,
+        level=level,
+    )
     text = f"judge {dj}, gold {dg}"
     if gold.size < FEWEST:
         shape = "judge up, gold down" if up > 0 > moved else "judge up, gold up" if up > 0 and moved > 0 else "mixed"
         evidence["shape"] = shape
-        return cannot_tell(
-            "HACKING", f"{text}: {shape}, in {gold.size} rows", evidence=evidence, fix=f"give {FEWEST} rows or more"
-        )
+        return evidence.cannot_tell(f"{text}: {shape}, in {gold.size} rows", fix=f"give {FEWEST} rows or more")
     peak = _peak(gold, judge, level)
     evidence |= peak
     rises = up - t * up_se > 0 and up > MATERIAL * _width(judge)
@@ -93,30 +91,28 @@ def hacking(view: LogView, level: float) -> Finding:
     fix = "read answers of the last steps; fix the judge, or stop at the step of best gold"
     if peak.get("fell") and peak["judge_since"] > -float(peak["judge_since_se"]):
         evidence["shape"] = "peak and fall"
-        return problem(
-            "HACKING",
+        return evidence.problem(
             f"{text}; gold peaked at step {peak['peak_step']:g} and fell by {number(float(peak['fall']))} since: "
             "peak and fall",
-            evidence=evidence,
-            causes=causes,
+            *causes,
             fix=f"{fix} ({peak['peak_step']:g})",
         )
     if rises and moved + t * moved_se < 0 and -moved > FLAT * up * scale:
         evidence["shape"] = "judge up, gold down"
-        return problem("HACKING", f"{text}: judge up, gold down", evidence=evidence, causes=causes, fix=fix)
+        return evidence.problem(f"{text}: judge up, gold down", *causes, fix=fix)
     needed = FLAT * up * scale
     room = 1.0 - float(gold.window(0.0, 0.2).mean()) if _width(gold) == 1.0 else math.inf
     evidence["room"] = room
     if rises and moved + t * moved_se < needed and room < 2 * needed:
         message = f"{text}: gold is at its ceiling and could not have risen"
-        return cannot_tell("HACKING", message, evidence=evidence, fix="a harder measure of quality")
+        return evidence.cannot_tell(message, fix="a harder measure of quality")
     if rises and moved + t * moved_se < needed:
         evidence["shape"] = "judge gain without gold gain"
-        return problem("HACKING", f"{text}: judge gain without gold gain", evidence=evidence, causes=causes, fix=fix)
+        return evidence.problem(f"{text}: judge gain without gold gain", *causes, fix=fix)
     if up > 2 * up_se and not moved > 2 * moved_se:
         message = f"{text}: the judge may have gained, gold's change is within its noise"
-        return cannot_tell("HACKING", message, evidence=evidence, fix="score more gold, or wait")
-    return ok("HACKING", text, evidence=evidence)
+        return evidence.cannot_tell(message, fix="score more gold, or wait")
+    return evidence.ok(text)
 
 
 def _change(x: Series) -> tuple[float, float, str]:
@@ -193,23 +189,18 @@ def agreement(view: LogView, level: float) -> Finding:
         )
         steady = bool((np.diff(x.values) < 0).all())
         t = t_limit(level / len(names), max(1, x.size // 2))
-        evidence = {"column": name, "change": change, "se": error, "rows": x.size, "level": level}
+        evidence = Evidence(column=name, change=change, se=error, rows=x.size, level=level)
         if x.size < FEWEST:
             if steady and change < -0.03:
-                best = best or cannot_tell(
-                    "AGREEMENT",
-                    f"{name} {words}, falling in all {x.size} rows",
-                    evidence=evidence,
-                    fix=f"give {FEWEST} rows or more",
+                best = best or evidence.cannot_tell(
+                    f"{name} {words}, falling in all {x.size} rows", fix=f"give {FEWEST} rows or more"
                 )
             continue
         if change < -0.03 and change + t * error < 0:
-            return problem(
-                "AGREEMENT",
+            return evidence.problem(
                 f"{name} fell: {words}",
-                evidence=evidence,
-                causes=("the policy writes answers on which the judge no longer tells good from bad",),
+                "the policy writes answers on which the judge no longer tells good from bad",
                 fix="stop here or refresh the judge on the policy's own answers",
             )
-        best = best or ok("AGREEMENT", f"{name} {words}", evidence=evidence)
-    return best or cannot_tell("AGREEMENT", "too few rows with an agreement")
+        best = best or evidence.ok(f"{name} {words}")
+    return best or cannot_tell("too few rows with an agreement")

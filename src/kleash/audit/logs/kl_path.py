@@ -14,7 +14,7 @@ from scipy.ndimage import minimum_filter1d
 
 from kleash.audit.chance import z_limit
 from kleash.audit.engine import check
-from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
+from kleash.audit.findings import Evidence, Finding, cannot_tell, number
 from kleash.audit.logs.needs import KL, REWARD
 from kleash.audit.logs.view import Series
 
@@ -47,7 +47,7 @@ def resume(view: LogView, level: float) -> Finding:
     """
     x = view.per_token
     floor, grain = view.level(0.001, 0.05), view.kl_grain
-    evidence: dict[str, object] = {"segments": int(np.unique(x.segment).size), "limit": FALL}
+    evidence = Evidence(segments=int(np.unique(x.segment).size), limit=FALL)
     worst: tuple[float, int, float, float] | None = None
     moved = (FALL * x.values[1:] < x.values[:-1]) | (x.segment[1:] != x.segment[:-1])
     for i in np.flatnonzero(moved[1:]) + 2:
@@ -77,12 +77,10 @@ def resume(view: LogView, level: float) -> Finding:
         moves = view.settings.reference_moves
         if fell and moves is not None:
             text = f"KL falls to {number(now)} at step {x.step[row]:g}: {moves} lets the reference follow the policy"
-            return ok("RESUME", f"{text}, so the KL is no distance from the start", evidence=evidence)
-        return problem(
-            "RESUME",
+            return evidence.ok(f"{text}, so the KL is no distance from the start")
+        return evidence.problem(
             f"KL {'falls' if fell else 'rises'} from {number(before)} to {number(now)} at step {x.step[row]:g}",
-            evidence=evidence,
-            causes=(
+            *(
                 (
                     "the reference was loaded from the checkpoint that was resumed",
                     "the reference was synchronised with the policy",
@@ -93,8 +91,8 @@ def resume(view: LogView, level: float) -> Finding:
             fix="keep the reference's own weights apart from checkpoints, and load them from where the run began",
         )
     if np.unique(x.segment).size > 1:
-        return ok("RESUME", f"KL continues over {np.unique(x.segment).size - 1} restarts", evidence=evidence)
-    return ok("RESUME", "no row's KL falls to a tenth", evidence=evidence)
+        return evidence.ok(f"KL continues over {np.unique(x.segment).size - 1} restarts")
+    return evidence.ok("no row's KL falls to a tenth")
 
 
 @check(
@@ -112,7 +110,7 @@ def kl_jump(view: LogView, level: float) -> Finding:
     """
     x, floor = view.per_token, view.level(FLOOR_TOKEN, FLOOR_ANSWER)
     if x.size < 2:
-        return cannot_tell("KL_JUMP", f"{x.size} rows with a KL", fix="give several rows")
+        return cannot_tell(f"{x.size} rows with a KL", fix="give several rows")
     worst, at, before = 0.0, -1, 0.0
     for i in np.flatnonzero(x.values[1:] >= JUMP * x.values[:-1]) + 1:
         past = x.values[max(0, i - 8) : i]
@@ -132,9 +130,9 @@ def kl_jump(view: LogView, level: float) -> Finding:
         if at < 0 or factor > worst:
             worst, at, before = factor, int(i), base
     unit = "nats per token" if view.token_unit else "nats per answer"
-    evidence: dict[str, object] = {"factor": worst if at >= 0 else None, "limit": JUMP, "unit": unit}
+    evidence = Evidence(factor=worst if at >= 0 else None, limit=JUMP, unit=unit)
     if at < 0 or worst < JUMP:
-        return ok("KL_JUMP", f"no row is {number(JUMP)} times the rows before it", evidence=evidence)
+        return evidence.ok(f"no row is {number(JUMP)} times the rows before it")
     evidence |= {"step": float(x.step[at]), "before": before, "kl": float(x.values[at])}
     good = float(x.step[at - 1])
     short = _short_answers(view, int(x.rows[at]))
@@ -142,11 +140,9 @@ def kl_jump(view: LogView, level: float) -> Finding:
     causes = ["the learning rate is too large for one update", "a batch of extreme rewards or advantages"]
     if short:
         causes.insert(0, f"answers collapsed to {number(short['length'])} tokens")
-    return problem(
-        "KL_JUMP",
+    return evidence.problem(
         f"KL jumps from {number(before)} to {number(float(x.values[at]))} {unit} at step {x.step[at]:g}",
-        evidence=evidence,
-        causes=tuple(causes),
+        *causes,
         fix=f"go back to step {good:g}; lower the learning rate, clip gradients",
     )
 
@@ -189,14 +185,14 @@ def kl_spike(view: LogView, level: float) -> Finding:
     )
     fix = "clamp the log ratio, watch the share of the largest tokens; a rollout dump of that step names them"
     top = int(np.argmax(x.values))
-    evidence: dict[str, object] = {"largest": float(x.values[top]), "step": float(x.step[top])}
+    evidence = Evidence(largest=float(x.values[top]), step=float(x.step[top]))
     if view.token_unit and x.values[top] > IMPOSSIBLE:
         text = (
             f"KL {number(float(x.values[top]))} nats per token at step {x.step[top]:g}: no mean of log ratios is that"
         )
-        return problem("KL_SPIKE", text, evidence=evidence, causes=causes, fix=fix)
+        return evidence.problem(text, *causes, fix=fix)
     if x.size < 6:
-        return cannot_tell("KL_SPIKE", f"{x.size} rows with a KL", fix="give six rows or more", evidence=evidence)
+        return evidence.cannot_tell(f"{x.size} rows with a KL", fix="give six rows or more")
     least = minimum_filter1d(x.values, 11, mode="nearest")
     for i in np.flatnonzero((x.values >= floor) & (x.values > SPIKE * least)):
         around = np.concatenate([x.values[max(0, i - 5) : i], x.values[i + 1 : i + 6]])
@@ -204,8 +200,8 @@ def kl_spike(view: LogView, level: float) -> Finding:
         if base > 0 and x.values[i] > SPIKE * base and (not after.size or after.min() < 0.1 * x.values[i]):
             evidence |= {"around": base, "step": float(x.step[i]), "largest": float(x.values[i])}
             text = f"KL {number(float(x.values[i]))} at step {x.step[i]:g}, {number(float(x.values[i]) / base)} times "
-            return problem("KL_SPIKE", text + "the rows around it", evidence=evidence, causes=causes, fix=fix)
-    return ok("KL_SPIKE", f"no row is {number(SPIKE)} times the rows around it", evidence=evidence)
+            return evidence.problem(text + "the rows around it", *causes, fix=fix)
+    return evidence.ok(f"no row is {number(SPIKE)} times the rows around it")
 
 
 @check(
@@ -223,14 +219,11 @@ def kl_growth(view: LogView, level: float) -> Finding:
     """
     x = view.per_token
     positive = x.values > 0
-    evidence: dict[str, object] = _shape(x)
+    evidence = _shape(x)
     told = f"; {evidence['words']}" if evidence.get("words") else ""
     if positive.sum() < 20:
-        return cannot_tell(
-            "KL_GROWTH",
-            f"{int(positive.sum())} rows with a KL above 0{told}",
-            evidence=evidence,
-            fix="give twenty rows or more",
+        return evidence.cannot_tell(
+            f"{int(positive.sum())} rows with a KL above 0{told}", fix="give twenty rows or more"
         )
     logs = np.log(x.values[positive])
     n = logs.size
@@ -256,20 +249,16 @@ def kl_growth(view: LogView, level: float) -> Finding:
     runs_away = rise > math.log(2) and rise - z * error > power and large
     grew = f"KL grew {number(math.exp(rise))} times from the middle to the end{told}"
     if runs_away and (judge is None or judge_error is None):
-        return cannot_tell("KL_GROWTH", f"{grew}; no reward to hold it against", evidence=evidence)
+        return evidence.cannot_tell(f"{grew}; no reward to hold it against")
     if runs_away and judge is not None and judge_error is not None and judge < 2 * judge_error:
-        return problem(
-            "KL_GROWTH",
+        return evidence.problem(
             f"{grew}, faster than linearly, and the judge's score moved by {number(judge)}",
-            evidence=evidence,
-            causes=(
-                "past the frontier: drift that buys nothing",
-                "one answer for every prompt (mode collapse)",
-                "the learning rate is too large, beta too small",
-            ),
+            "past the frontier: drift that buys nothing",
+            "one answer for every prompt (mode collapse)",
+            "the learning rate is too large, beta too small",
             fix="stop where the score stopped rising; raise beta or lower the learning rate",
         )
-    return ok("KL_GROWTH", grew, evidence=evidence)
+    return evidence.ok(grew)
 
 
 def _late_gain(view: LogView) -> tuple[float | None, float | None]:
@@ -282,13 +271,13 @@ def _late_gain(view: LogView) -> tuple[float | None, float | None]:
     return float(end.mean() - middle.mean()), error
 
 
-def _shape(x: Series) -> dict[str, object]:
+def _shape(x: Series) -> Evidence:
     """How the KL grows from its first value above 0: doubling time if it is near an exponential, else its power."""
     keep = x.values > 0
     if keep.sum() < 5:
-        return {}
+        return Evidence()
     t, y = x.step[keep], np.log(x.values[keep])
-    found: dict[str, object] = {}
+    found = Evidence()
     straight = np.corrcoef(t, y)[0, 1] ** 2 if np.ptp(t) > 0 and np.ptp(y) > 0 else 0.0
     spread = float(np.square(t - t.mean()).sum())
     slope = float((t - t.mean()) @ y) / spread if math.isfinite(spread) and spread > 0 else 0.0
@@ -317,20 +306,20 @@ def collapse(view: LogView, level: float) -> Finding:
     """
     r = view.reward
     if r.size < 10:
-        return cannot_tell("COLLAPSE", f"{r.size} rows with a reward", fix="give ten rows or more")
+        return cannot_tell(f"{r.size} rows with a reward", fix="give ten rows or more")
     width = max(3, r.size // 20)
     means = np.convolve(r.values, np.ones(width) / width, mode="valid")
     best = int(np.argmax(means[:-width] if means.size > width else means))
     noise = r.error(width)
     drop, gain = float(means[best] - means[-1]), float(means[best] - means[0])
     z = z_limit(level / max(2, r.size // width)) * math.sqrt(2)
-    evidence: dict[str, object] = {
-        "best": float(means[best]),
-        "end": float(means[-1]),
-        "best_step": float(r.step[best + width // 2]),
-        "noise": noise,
-        "level": level,
-    }
+    evidence = Evidence(
+        best=float(means[best]),
+        end=float(means[-1]),
+        best_step=float(r.step[best + width // 2]),
+        noise=noise,
+        level=level,
+    )
     fallen = drop > max(0.5 * gain, z * noise, 4 * noise) and drop > 0
     moved: list[str] = []
     at, last = r.rows[best : best + width], r.rows[-width:]
@@ -347,15 +336,11 @@ def collapse(view: LogView, level: float) -> Finding:
             moved.append(f"{name} {number(ratio)} times")
     text = f"reward {number(float(means[best]))} at best, {number(float(means[-1]))} at the end"
     if fallen and moved and drop > 0.1 * abs(float(means[best])):
-        return problem(
-            "COLLAPSE",
+        return evidence.problem(
             f"{text}, {' and '.join(moved)} meanwhile",
-            evidence=evidence,
-            causes=(
-                "the policy has left what the judge can score: over-optimisation",
-                "too long or too short answers",
-                "learning rate or samples too old",
-            ),
+            "the policy has left what the judge can score: over-optimisation",
+            "too long or too short answers",
+            "learning rate or samples too old",
             fix=f"go back to step {evidence['best_step']:g}; raise beta",
         )
-    return ok("COLLAPSE", text, evidence=evidence)
+    return evidence.ok(text)

@@ -9,7 +9,7 @@ import numpy as np
 
 from kleash.audit.chance import SCORING_NOISE
 from kleash.audit.engine import check
-from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
+from kleash.audit.findings import Evidence, Finding, cannot_tell, number
 from kleash.audit.logs.needs import KL, MOVES
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def kl_negative(view: LogView, level: float) -> Finding:
     assert kl is not None
     x = view.kl_series.values
     grant = float(view.error(kl.key, x).max())
-    evidence: dict[str, object] = {"column": kl.key, "least": float(x.min()), "rows": int(x.size)}
+    evidence = Evidence(column=kl.key, least=float(x.min()), rows=int(x.size))
     causes = (
         "the tokens were not drawn from the scored distribution: temperature, top-p, top-k, a suppressed end token",
         "sampler and scorer hold different weights or scores (quantised base, dropout, adapters)",
@@ -70,17 +70,16 @@ def kl_negative(view: LogView, level: float) -> Finding:
                 f"{kl.key} is {number(float(x.min()))} at the least: exp(x) - x - 1 in bfloat16, or k1 under this name"
             )
             fix = "score in float32; the trainer's estimator option says which it is"
-            return cannot_tell("KL_NEGATIVE", text, evidence=evidence, fix=fix)
+            return evidence.cannot_tell(text, fix=fix)
         if x.min() < -rounding[0] - grant:
-            return problem(
-                "KL_NEGATIVE",
+            return evidence.problem(
                 f"{kl.key} is {number(float(x.min()))}, which {kl.spec.estimator} cannot be",
-                evidence=evidence,
-                causes=("another estimator, k1, is logged", *causes),
+                "another estimator, k1, is logged",
+                *causes,
                 fix=fix,
             )
         below = "never below 0" if x.min() >= 0 else f"{number(float(x.min()))} at the least: 0 in float32"
-        return ok("KL_NEGATIVE", f"{kl.key} is {below}", evidence=evidence)
+        return evidence.ok(f"{kl.key} is {below}")
     answers = view.per_answer
     if not answers.size:
         answers = view.kl_series  # per token, at least one token each: a weaker test of the same hypothesis
@@ -92,22 +91,17 @@ def kl_negative(view: LogView, level: float) -> Finding:
     evidence |= {"sum": total, "limit": math.log(level), "mean": float(x.mean()), "level": level}
     least = float(x.sum()) + grant + x.size * (SCORING_NOISE**2 / 2 + math.log(2))
     if own_means and allowed < math.log(level) <= least:
-        return cannot_tell(
-            "KL_NEGATIVE",
+        return evidence.cannot_tell(
             f"{kl.key} is {number(float(x.mean()))} in the mean, as a mean of answers' means may be",
-            evidence=evidence,
-            causes=("short answers become rare: each counts as much as a long one", *causes),
+            "short answers become rare: each counts as much as a long one",
+            *causes,
             fix=fix,
         )
     if allowed < math.log(level):
-        return problem(
-            "KL_NEGATIVE",
-            f"{kl.key} is {number(float(x.mean()))} in the mean: a KL cannot be negative",
-            evidence=evidence,
-            causes=causes,
-            fix=fix,
+        return evidence.problem(
+            f"{kl.key} is {number(float(x.mean()))} in the mean: a KL cannot be negative", *causes, fix=fix
         )
-    return ok("KL_NEGATIVE", f"{kl.key} is {number(float(x.mean()))} in the mean", evidence=evidence)
+    return evidence.ok(f"{kl.key} is {number(float(x.mean()))} in the mean")
 
 
 @check(
@@ -131,49 +125,41 @@ def kl_zero(view: LogView, level: float) -> Finding:
     if view.trainer == "trl-dpo":
         return _dpo_zero(view, causes, fix)
     if view.kl is None:
-        return cannot_tell("KL_ZERO", "no KL in this run")
+        return cannot_tell("no KL in this run")
     x = view.kl_series.values[1:]
     if x.size < 4:
-        return cannot_tell("KL_ZERO", f"{x.size + 1} rows with a KL", fix="give five rows or more")
+        return cannot_tell(f"{x.size + 1} rows with a KL", fix="give five rows or more")
     places = view.log.decimals.get(view.kl.key, -1)
-    evidence = {"rows": int(x.size), "largest": float(np.abs(x).max()), "decimals": places}
+    evidence = Evidence(rows=int(x.size), largest=float(np.abs(x).max()), decimals=places)
     if np.abs(x).max() > 0:
-        return ok("KL_ZERO", f"the KL reaches {number(float(np.abs(x).max()))}", evidence=evidence)
+        return evidence.ok(f"the KL reaches {number(float(np.abs(x).max()))}")
     if 1 < places < 5:
         message = f"{view.kl.key} prints as 0 with {places} decimals in every row"
-        return cannot_tell("KL_ZERO", message, fix="log more digits", evidence=evidence)
-    return problem(
-        "KL_ZERO",
-        f"{view.kl.key} is exactly 0 in {x.size} rows after the first: nothing moves",
-        evidence=evidence,
-        causes=causes,
-        fix=fix,
+        return evidence.cannot_tell(message, fix="log more digits")
+    return evidence.problem(
+        f"{view.kl.key} is exactly 0 in {x.size} rows after the first: nothing moves", *causes, fix=fix
     )
 
 
 def _dpo_zero(view: LogView, causes: tuple[str, ...], fix: str) -> Finding:
     loss, margin = view.raw("loss"), view.raw("rewards/margins")
     if loss is None:
-        return cannot_tell("KL_ZERO", "no loss in this log")
+        return cannot_tell("no loss in this log")
     x = loss[np.isfinite(loss)]
     if x.size < 5:
-        return cannot_tell("KL_ZERO", f"{x.size} rows", fix="give five rows or more")
+        return cannot_tell(f"{x.size} rows", fix="give five rows or more")
     late = x[x.size // 2 :]
-    evidence = {"rows": int(x.size), "loss_last": float(x[-1]), "ln2": math.log(2)}
+    evidence = Evidence(rows=int(x.size), loss_last=float(x[-1]), ln2=math.log(2))
     still = float(np.abs(late - math.log(2)).max()) < LN2_MARGIN
     if margin is not None:
         m = margin[np.isfinite(margin)]
         evidence["margin_largest"] = float(np.abs(m).max()) if m.size else 0.0
         still = still and (m.size == 0 or float(np.abs(m[m.size // 2 :]).max()) < 2 * LN2_MARGIN)
     if still:
-        return problem(
-            "KL_ZERO",
-            f"the loss stays at ln 2 = .6931 ({number(float(x[-1]))}): policy is reference",
-            evidence=evidence,
-            causes=causes,
-            fix=fix,
+        return evidence.problem(
+            f"the loss stays at ln 2 = .6931 ({number(float(x[-1]))}): policy is reference", *causes, fix=fix
         )
-    return ok("KL_ZERO", f"the loss leaves ln 2 ({number(float(x[-1]))})", evidence=evidence)
+    return evidence.ok(f"the loss leaves ln 2 ({number(float(x[-1]))})")
 
 
 @check(
@@ -194,24 +180,20 @@ def step0_kl(view: LogView, level: float) -> Finding:
     value = float(x.values[0])
     limit = view.level(STEP0_PER_TOKEN, STEP0_PER_ANSWER)
     unit = "nats per token" if view.token_unit else "nats per answer"
-    evidence = {"step": first, "kl": value, "limit": limit, "unit": unit}
+    evidence = Evidence(step=first, kl=value, limit=limit, unit=unit)
     if first > 1 or (first == 1 and gap > 5):
         message = f"the first row with a KL is of step {first:g}"
-        return cannot_tell("STEP0_KL", message, fix="log the first step", evidence=evidence)
+        return evidence.cannot_tell(message, fix="log the first step")
     if abs(value) > limit and (view.log.numbered or (view.trainer == "table" and first != 0)):
         first_row = "the log holds no steps" if view.log.numbered else f"step {first:g} of a table may follow updates"
         message = f"KL {number(value)} {unit} in the first row; {first_row}"
-        return cannot_tell("STEP0_KL", message, fix="log the KL before the first update, as step 0", evidence=evidence)
+        return evidence.cannot_tell(message, fix="log the KL before the first update, as step 0")
     if abs(value) > limit:
-        return problem(
-            "STEP0_KL",
+        return evidence.problem(
             f"KL {number(value)} {unit} at step {first:g}, before the policy has moved",
-            evidence=evidence,
-            causes=(
-                "the reference is not the model that training starts from (the base model, an adapter left on or off)",
-                "dropout is on while log-probabilities are scored",
-                "temperature or precision differ between policy and reference",
-            ),
+            "the reference is not the model that training starts from (the base model, an adapter left on or off)",
+            "dropout is on while log-probabilities are scored",
+            "temperature or precision differ between policy and reference",
             fix="score one text with both models before training: the log-probabilities must agree",
         )
-    return ok("STEP0_KL", f"KL {number(value)} {unit} at step {first:g}", evidence=evidence)
+    return evidence.ok(f"KL {number(value)} {unit} at step {first:g}")

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from kleash.audit.engine import check
-from kleash.audit.findings import Finding, cannot_tell, ok
+from kleash.audit.findings import Evidence, Finding, cannot_tell
 from kleash.audit.gradient import judge_term
 from kleash.audit.logs.needs import KL
 from kleash.audit.logs.placement import IMPLICIT, placed
@@ -55,19 +55,17 @@ def gradient_of_log(view: LogView, level: float) -> Finding:
     estimator, place = known_term(view)
     if view.trainer in IMPLICIT and view.settings.placement is None:
         message = "the loss is a function of beta times the log ratio of whole answers: no estimator in it"
-        return ok("GRADIENT", message, evidence={"estimator": None, "placement": "implicit"})
+        return Evidence(estimator=None, placement="implicit").ok(message)
     if view.settings.beta == 0 or placed(view).where == "none":
-        return cannot_tell("GRADIENT", "no penalty is in this run")
+        return cannot_tell("no penalty is in this run")
     if estimator is None or place is None:
         missing = "estimator" if estimator is None else "placement"
-        return cannot_tell(
-            "GRADIENT", f"the log does not say the {missing}", fix="give --config with estimator and placement"
-        )
+        return cannot_tell(f"the log does not say the {missing}", fix="give --config with estimator and placement")
     found = judge_term(cast("Estimator", estimator), cast("Placement", place))
     if view.trainer == "nemo-rl" and place == "loss" and view.settings.placement is None and found.status == "problem":
         message = f"{estimator} in the loss has no pull in NeMo-RL before PR 2506 (May 2026), and the right one since"
         fix = "look up the release; k3 pulls in both"
-        return cannot_tell("GRADIENT", message, evidence=found.evidence, fix=fix)
+        return Evidence(found.evidence).cannot_tell(message, fix=fix)
     if view.trainer != "trl-grpo" or estimator != "k3" or view.settings.placement is not None:
         return found
     ratio, by_default = _bias_correction(view)

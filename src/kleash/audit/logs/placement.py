@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kleash.audit.engine import check
-from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
+from kleash.audit.findings import Evidence, Finding, cannot_tell, number
 from kleash.audit.logs.coefficient import recover
 from kleash.audit.logs.needs import KL
 from kleash.audit.logs.recovery import SHAPE
@@ -203,41 +203,30 @@ def placement(view: LogView, level: float) -> Finding:
     no effect with the other settings, or it is in another place than configured. No chance is involved.
     """
     found, settings = placed(view), view.settings
-    evidence = {
-        "placement": found.where,
-        "configured": settings.where,
-        "coefficient": settings.beta,
-        "why": list(found.why),
-    }
+    evidence = Evidence(
+        placement=found.where, configured=settings.where, coefficient=settings.beta, why=list(found.why)
+    )
     why = "; ".join(found.why)
     if settings.inert is not None and found.where != "loss":
-        return problem(
-            "PLACEMENT",
+        return evidence.problem(
             f"{settings.inert}: no leash",
-            evidence=evidence,
-            causes=("the option belongs to another advantage estimator",),
+            "the option belongs to another advantage estimator",
             fix="use the penalty in the loss (--use-kl-loss with --kl-loss-coef and a kl-loss-type of k2 or k3)",
         )
     if found.where == "both":
-        return problem(
-            "PLACEMENT",
+        return evidence.problem(
             f"the penalty is in the loss and in the reward, counted twice ({why})",
-            evidence=evidence,
-            causes=("both options are on",),
+            "both options are on",
             fix="switch one of the two off",
         )
     wants = settings.beta is not None and settings.beta > 0 and settings.where != "none"
     if found.where == "none" and wants:
         said = f"{settings.beta_key} is {number(settings.beta or 0.0)}"
-        return problem(
-            "PLACEMENT",
+        return evidence.problem(
             f"{said} and no penalty is in the loss or in the reward ({why}): no leash",
-            evidence=evidence,
-            causes=(
-                "the coefficient is not passed on to the trainer",
-                "the switch that turns the penalty on is off (verl: use_kl_loss, use_kl_in_reward)",
-                "the log is of another run than the configuration",
-            ),
+            "the coefficient is not passed on to the trainer",
+            "the switch that turns the penalty on is off (verl: use_kl_loss, use_kl_in_reward)",
+            "the log is of another run than the configuration",
             fix="make the coefficient reach the trainer, and look for the KL in the next log",
         )
     if (
@@ -245,30 +234,25 @@ def placement(view: LogView, level: float) -> Finding:
         and settings.where in ("loss", "reward", "none")
         and (found.where != settings.where)
     ):
-        return problem(
-            "PLACEMENT",
+        return evidence.problem(
             f"configured is {settings.where}, the log shows {found.where} ({why})",
-            evidence=evidence,
-            causes=("a version whose switch means something else (verl before PR 644)", "the log is of another run"),
+            "a version whose switch means something else (verl before PR 644)",
+            "the log is of another run",
             fix="use the configuration of this run; check the version's meaning of the switch",
         )
     logged = view.coefficient.values
     if found.where == "none" and logged.size and not view.coefficient_is_zero:
-        return cannot_tell(
-            "PLACEMENT",
+        return evidence.cannot_tell(
             f"the log names a coefficient of {number(float(logged[-1]))} and shows no penalty ({why})",
-            evidence=evidence,
             fix="give the whole log, or look where the coefficient goes",
         )
     if found.where == "unknown":
         message = f"the log does not show it ({why})" if why else "the log does not show it"
-        return cannot_tell(
-            "PLACEMENT", message, fix="give --config, or log the loss and the policy loss", evidence=evidence
-        )
+        return evidence.cannot_tell(message, fix="give --config, or log the loss and the policy loss")
     words = {"loss": "in the loss", "reward": "in the reward", "none": "no penalty, and none configured"}
     if found.where == "none" and settings.beta is None and settings.where is None:
         words["none"] = "no penalty in this run"
-    return ok("PLACEMENT", f"{words[found.where]} ({why})" if why else words[found.where], evidence=evidence)
+    return evidence.ok(f"{words[found.where]} ({why})" if why else words[found.where])
 
 
 @check(
@@ -291,18 +275,18 @@ def sign(view: LogView, level: float) -> Finding:
     fix = "a penalty is added to a loss and taken from a reward; correct the sign and start again"
     shaped = _shaped_sign(view)
     if shaped is not None and shaped[0]:
-        return problem("SIGN", shaped[1], evidence={"identity": shaped[1]}, causes=causes, fix=fix)
+        return Evidence(identity=shaped[1]).problem(shaped[1], *causes, fix=fix)
     if found.fit is None or not found.holds:
         if shaped is not None:
-            return ok("SIGN", shaped[1], evidence={"identity": shaped[1]})
-        return cannot_tell("SIGN", f"the log does not show the penalty itself: {found.reason}", fix=None)
-    evidence = {"identity": found.identity, "value": found.fit.value, "lo": found.lo, "hi": found.hi}
+            return Evidence(identity=shaped[1]).ok(shaped[1])
+        return cannot_tell(f"the log does not show the penalty itself: {found.reason}")
+    evidence = Evidence(identity=found.identity, value=found.fit.value, lo=found.lo, hi=found.hi)
     text = f"{found.identity} is {number(found.fit.value)}"
     if found.hi < 0:
-        return problem("SIGN", f"{text}: drift is rewarded", evidence=evidence, causes=causes, fix=fix)
+        return evidence.problem(f"{text}: drift is rewarded", *causes, fix=fix)
     if found.lo <= 0 < found.hi:
-        return cannot_tell("SIGN", f"{text}, 0 as far as the digits show", evidence=evidence)
-    return ok("SIGN", f"{text}: drift is punished", evidence=evidence)
+        return evidence.cannot_tell(f"{text}, 0 as far as the digits show")
+    return evidence.ok(f"{text}: drift is punished")
 
 
 def _shaped_sign(view: LogView) -> tuple[bool, str] | None:

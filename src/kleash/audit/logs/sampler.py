@@ -8,7 +8,7 @@ import numpy as np
 
 from kleash.audit.chance import mean_and_se, t_limit
 from kleash.audit.engine import check
-from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
+from kleash.audit.findings import Evidence, Finding, cannot_tell, number
 from kleash.audit.logs.needs import CUT, ENDINGS, ENGINE, MISMATCH, RATIO
 
 if TYPE_CHECKING:
@@ -32,30 +32,28 @@ def endings(view: LogView, level: float) -> Finding:
     ends = view.raw("val/num_eos_tokens")
     if ends is not None and np.isfinite(ends).any():
         x = ends[np.isfinite(ends)]
-        evidence = {"end_tokens": float(x.sum()), "rows": int(x.size)}
+        evidence = Evidence(end_tokens=float(x.sum()), rows=int(x.size))
         if not x.any():
-            return problem(
-                "ENDINGS",
+            return evidence.problem(
                 f"no answer of {x.size} rows ends: num_eos_tokens is 0",
-                evidence=evidence,
-                causes=("the end token is not the one the trainer looks for", "the response length is too short"),
+                "the end token is not the one the trainer looks for",
+                "the response length is too short",
                 fix="set the end token of tokenizer and generation; allow longer answers",
             )
-        return ok("ENDINGS", f"{number(float(x.mean()))} end tokens a row", evidence=evidence)
+        return evidence.ok(f"{number(float(x.mean()))} end tokens a row")
     cut = view.raw(*CUT)
     if cut is None or not np.isfinite(cut).any():
-        return cannot_tell("ENDINGS", "the log counts neither end tokens nor cut answers")
+        return cannot_tell("the log counts neither end tokens nor cut answers")
     share = float(np.nanmedian(cut))
-    evidence = {"cut": share}
+    evidence = Evidence(cut=share)
     if share > 0.95:
-        return problem(
-            "ENDINGS",
+        return evidence.problem(
             f"{number(100 * share)} % of answers are cut at the limit",
-            evidence=evidence,
-            causes=("the limit is too short", "the end token is suppressed or unknown"),
+            "the limit is too short",
+            "the end token is suppressed or unknown",
             fix="allow longer answers, check the end token",
         )
-    return ok("ENDINGS", f"{number(100 * share)} % of answers are cut at the limit", evidence=evidence)
+    return evidence.ok(f"{number(100 * share)} % of answers are cut at the limit")
 
 
 @check(
@@ -82,32 +80,26 @@ def kept_mass(view: LogView, level: float) -> Finding:
     assert values is not None
     x = values[np.isfinite(values)]
     if not x.size:
-        return cannot_tell("TRUNCATION", f"{key} has no number")
+        return cannot_tell(f"{key} has no number")
     estimate = mean_and_se(x)
     upper = estimate.value + t_limit(level, x.size - 1) * estimate.se if x.size > 2 else estimate.value + 0.09
     top = view.raw("sampling/importance_sampling_ratio/max")
     near = None if top is None else float(np.mean(top[np.isfinite(top)] > NEAR_CAP))
-    evidence = {"kept_mass": estimate.value, "upper": upper, "rows": int(x.size), "level": level, "near_cap": near}
+    evidence = Evidence(kept_mass=estimate.value, upper=upper, rows=int(x.size), level=level, near_cap=near)
     if upper < 0.99 and not (near is not None and near < 0.1):
         seen = "and the log has no largest ratio" if near is None else "with ratios near the cap of 3"
-        return cannot_tell(
-            "TRUNCATION",
+        return evidence.cannot_tell(
             f"mean importance ratio {number(estimate.value)}, {seen}: those above are left out of the mean",
-            evidence=evidence,
             fix="raise vllm_importance_sampling_clip_max, or use a token_* mode, where ratios stay near 1",
         )
     if upper < 0.99:
-        return problem(
-            "TRUNCATION",
+        return evidence.problem(
             f"mean importance ratio {number(estimate.value)}: the sampler keeps that share of the mass",
-            evidence=evidence,
-            causes=(
-                "top-p, top-k or min-p while sampling, with renormalised log-probabilities",
-                "ratios are cut off before they are averaged",
-            ),
+            "top-p, top-k or min-p while sampling, with renormalised log-probabilities",
+            "ratios are cut off before they are averaged",
             fix="sample at top_p 1, top_k off; or score with the same truncation",
         )
-    return ok("TRUNCATION", f"mean importance ratio {number(estimate.value)}", evidence=evidence)
+    return evidence.ok(f"mean importance ratio {number(estimate.value)}")
 
 
 @check(
@@ -124,20 +116,16 @@ def sampler(view: LogView, level: float) -> Finding:
         if values is not None and np.isfinite(values).any():
             found.append((float(np.nanmedian(np.abs(values))), limit, name, source))
     if not found:
-        return cannot_tell("SAMPLER", "the log has no measure of it")
+        return cannot_tell("the log has no measure of it")
     value, limit, name, source = max(found, key=lambda row: row[0] / row[1])
-    evidence = {"key": name, "median": value, "limit": limit, "limit_from": source}
+    evidence = Evidence(key=name, median=value, limit=limit, limit_from=source)
     text = f"{name} is {number(value)} in the median row, limit {number(limit)}"
     if value > limit:
-        return problem(
-            "SAMPLER",
+        return evidence.problem(
             text,
-            evidence=evidence,
-            causes=(
-                "the engine holds other weights or another precision",
-                "temperature or top-p on one side only",
-                "routing of experts differs between engine and trainer",
-            ),
+            "the engine holds other weights or another precision",
+            "temperature or top-p on one side only",
+            "routing of experts differs between engine and trainer",
             fix="score one batch with both at learning rate 0; correct with importance ratios until they agree",
         )
-    return ok("SAMPLER", text, evidence=evidence)
+    return evidence.ok(text)

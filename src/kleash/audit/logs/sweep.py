@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kleash.audit.engine import Need, check, run_checks
-from kleash.audit.findings import Finding, about, cannot_tell, number, ok, problem
+from kleash.audit.findings import Evidence, Finding, about, number
 from kleash.audit.logs.coefficient import facts_of_coefficient
 from kleash.audit.logs.needs import KL
 from kleash.audit.logs.placement import placed
@@ -164,17 +164,13 @@ def monotone(runs: list[tuple[float, LogView]], level: float) -> Finding:
     ends = [_end(v.kl_series) for _, v in runs]
     table = [{"beta": b, "kl": k, "kl_se": s} for (b, _), (k, s) in zip(runs, ends, strict=True)]
     rewards = [_end(v.reward) for _, v in runs]
-    evidence: dict[str, object] = {"rows": table, "rewards": [r for r, _ in rewards]}
+    evidence = Evidence(rows=table, rewards=[r for r, _ in rewards])
     worst = _risen(runs)
     if worst is not None:
-        found = problem(
-            "SWEEP",
+        found = evidence.problem(
             f"the KL rises with the coefficient: {worst[1]}",
-            evidence=evidence,
-            causes=(
-                "the penalty has no pull, or the wrong one (k1 in the loss, a wrong sign)",
-                "the runs differ in more than the coefficient",
-            ),
+            "the penalty has no pull, or the wrong one (k1 in the loss, a wrong sign)",
+            "the runs differ in more than the coefficient",
             fix="see GRADIENT and SIGN; run two coefficients that differ in nothing else",
         )
         return about(found, worst[0].label)
@@ -183,14 +179,12 @@ def monotone(runs: list[tuple[float, LogView]], level: float) -> Finding:
     noise = max((s for _, s in rewards if math.isfinite(s)), default=0.0)
     text = "KL " + ", ".join(f"{number(k)} at {number(b)}" for (b, _), (k, _) in zip(runs, ends, strict=True))
     if values and np.ptp(values) <= 2 * noise + 1e-12:
-        found = cannot_tell(
-            "SWEEP",
+        found = evidence.cannot_tell(
             f"{text}; the judge's score is the same at every coefficient: the sweep shows nothing about it",
-            evidence=evidence,
             fix="a harder task, or larger coefficients",
         )
         return about(found, last)
-    return about(ok("SWEEP", f"{text}: it falls", evidence=evidence), last)
+    return about(evidence.ok(f"{text}: it falls"), last)
 
 
 def _risen(runs: list[tuple[float, LogView]]) -> tuple[LogView, str] | None:

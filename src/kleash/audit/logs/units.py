@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kleash.audit.engine import check
-from kleash.audit.findings import Finding, cannot_tell, number, ok, problem
+from kleash.audit.findings import Evidence, Finding, cannot_tell, number
 from kleash.audit.logs.coefficient import recover
 from kleash.audit.logs.needs import KL, LOSS
 from kleash.audit.logs.placement import IMPLICIT, placed
@@ -47,7 +47,7 @@ def kl_unit(view: LogView, level: float) -> Finding:
     kl = view.kl
     assert kl is not None
     logged, penal = kl.spec.unit, penalty_unit(view)
-    evidence: dict[str, object] = {"logged": logged, "penalty": penal, "column": kl.key, "transform": kl.transform}
+    evidence = Evidence(logged=logged, penalty=penal, column=kl.key, transform=kl.transform)
     found, stated = recover(view), view.settings.beta
     if stated is None and view.coefficient.size:
         stated = float(view.coefficient.values[0])
@@ -56,44 +56,34 @@ def kl_unit(view: LogView, level: float) -> Finding:
         evidence |= {"ratio": ratio}
         fix = "correct the unit in the mapping, or divide the column by the coefficient, before anything is compared"
         if found.lo <= 1 <= found.hi and not np.isclose(stated, 1.0):
-            return problem(
-                "KL_UNIT",
+            return evidence.problem(
                 f"{found.identity} is 1, not {number(stated)}: the logged KL has the coefficient in it",
-                causes=("the log holds coefficient * kl under the name of kl",),
+                "the log holds coefficient * kl under the name of kl",
                 fix=fix,
-                evidence=evidence,
             )
         if view.length.size:
             length = float(np.median(view.length.values))
             evidence |= {"length": length}
             for value, text in ((ratio / length, "a mean per token"), (ratio * length, "a sum over the answer")):
                 if abs(np.log(abs(value))) < np.log(1.25) and length > 2:
-                    return problem(
-                        "KL_UNIT",
+                    return evidence.problem(
                         f"the coefficient is off by the mean length ({number(length)}): "
                         f"{kl.key} is {text}, not {logged}",
-                        causes=(
-                            "the column is labelled with the wrong unit",
-                            "the penalty takes the mean, not the sum",
-                        ),
+                        "the column is labelled with the wrong unit",
+                        "the penalty takes the mean, not the sum",
                         fix=fix,
-                        evidence=evidence,
                     )
     if not kl.unit_known:
         fix = "say it: columns = { kl_unit = ... } in --config"
-        return cannot_tell(
-            "KL_UNIT", f"the unit of {kl.key} is not known", evidence=evidence | {"logged": None}, fix=fix
-        )
+        return Evidence(evidence | {"logged": None}).cannot_tell(f"the unit of {kl.key} is not known", fix=fix)
     if penal is None:
-        return cannot_tell(
-            "KL_UNIT", f"{kl.key} is in {logged}; where the penalty goes is not known", evidence=evidence
-        )
+        return evidence.cannot_tell(f"{kl.key} is in {logged}; where the penalty goes is not known")
     if logged == penal:
-        return ok("KL_UNIT", f"{kl.key} and the penalty are both in {logged}", evidence=evidence)
+        return evidence.ok(f"{kl.key} and the penalty are both in {logged}")
     times = "multiply" if penal == "nats per answer" else "divide"
     length_text = f" ({number(float(np.median(view.length.values)))})" if view.length.size else ""
     text = f"{kl.key} is in {logged}, the penalty takes {penal}: {times} by the mean length{length_text} to compare"
-    return ok("KL_UNIT", text, evidence=evidence)
+    return evidence.ok(text)
 
 
 @check(
@@ -107,25 +97,23 @@ def loss_explained(view: LogView, level: float) -> Finding:
     found = recover(view)
     key = view.key("loss", "actor/loss")
     if key is None or view.kl is None:
-        return cannot_tell("LOSS", "no loss beside the KL")
+        return cannot_tell("no loss beside the KL")
     loss = np.asarray(view.log.raw[key])
-    evidence: dict[str, object] = {"identity": found.identity}
+    evidence = Evidence(identity=found.identity)
     if view.trainer == "trl-grpo" and found.fit is not None and found.fit.slack <= 0.05:
         bound = found.fit.hi
         evidence |= {"beta": found.fit.value, "beta_hi": bound}
         if not np.nanmax(np.abs(loss)) > 0:
             text = f"the loss prints as 0 because beta * kl is below its digits (beta at most {number(bound)})"
-            return ok("LOSS", f"{text}: not a failure", evidence=evidence)
+            return evidence.ok(f"{text}: not a failure")
         if found.holds:
             about = "about " if found.loose else ""
             text = f"the loss is {about}{number(found.fit.value)} * kl: it starts at 0 and grows with the KL"
-            return ok("LOSS", text, evidence=evidence)
+            return evidence.ok(text)
     if found.resolved and found.place == "loss" and found.fit is not None and view.trainer != "trl-grpo":
         kl = np.asarray(view.kl.values)
         size = float(np.nanmedian(np.abs(loss)))
         share = float(np.nanmedian(np.abs(found.fit.value * kl))) / size if size > 0 else np.inf
         evidence |= {"share": share}
-        return ok("LOSS", f"the penalty is {number(share)} of the loss", evidence=evidence)
-    return cannot_tell(
-        "LOSS", "the loss has other terms than the penalty, which the log does not tell apart", evidence=evidence
-    )
+        return evidence.ok(f"the penalty is {number(share)} of the loss")
+    return evidence.cannot_tell("the loss has other terms than the penalty, which the log does not tell apart")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from kleash.audit.engine import check
-from kleash.audit.findings import Finding, about, cannot_tell, ok, problem
+from kleash.audit.findings import Evidence, Finding
 from kleash.audit.logs.needs import VERSION
 
 if TYPE_CHECKING:
@@ -161,22 +161,20 @@ def upgrade(view: LogView, level: float) -> Finding:
     version = view.version
     assert version is not None
     past = [c for c in CHANGES if c.trainer == view.trainer and c.version <= version and not _stated(view, c)]
-    evidence = {
-        "version": _dotted(version),
-        "changes": [{"since": _dotted(c.version), "what": c.what, "source": c.source} for c in past],
-    }
+    evidence = Evidence(
+        version=_dotted(version),
+        changes=[{"since": _dotted(c.version), "what": c.what, "source": c.source} for c in past],
+    )
     gone = [c for c in past if c.visible == "kl-gone" and view.kl is None]
     if gone and view.settings.beta is None:
         c = gone[-1]
-        return cannot_tell(
-            "UPGRADE",
+        return evidence.cannot_tell(
             f"no KL in this run; since {_dotted(c.version)} {c.what}",
-            evidence=evidence,
-            causes=("a script written for an earlier version",),
+            "a script written for an earlier version",
             fix=f"state {c.key[0]} if a penalty is wanted",
         )
     text = f"{len(past)} changes up to {_dotted(version)} rest on a default" if past else "none rests on a default"
-    return ok("UPGRADE", text, evidence=evidence)
+    return evidence.ok(text)
 
 
 def upgrade_between(views: list[LogView]) -> list[Finding]:
@@ -190,20 +188,14 @@ def upgrade_between(views: list[LogView]) -> list[Finding]:
             lost = c.visible == "kl-gone" and old.kl is not None and new.kl is None
             if not lost or _stated(new, c):
                 continue
-            evidence = {
-                "old": _dotted(old.version),
-                "new": _dotted(new.version),
-                "what": c.what,
-                "source": c.source,
-                "other_run": old.log.run,
-            }
-            lost_here = problem(
-                "UPGRADE",
+            evidence = Evidence(
+                old=_dotted(old.version), new=_dotted(new.version), what=c.what, source=c.source, other_run=old.log.run
+            )
+            lost_here = evidence.problem(
                 f"run {old.log.run} ({_dotted(old.version)}) has a KL, this one ({_dotted(new.version)}) has "
                 f"none: {c.what}",
-                evidence=evidence,
-                causes=("the default changed between the two versions",),
+                "the default changed between the two versions",
                 fix=f"state {' and '.join(c.key)} in the configuration",
             )
-            found.append(about(lost_here, new.label))
+            found.append(replace(lost_here, code="UPGRADE", input=new.label))
     return found
