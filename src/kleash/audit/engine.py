@@ -69,16 +69,28 @@ class Check(Generic[S]):
 
 
 def check(
-    code: str, *, asks: str, rule: str, needs: tuple[Need[S], ...] = (), chance: bool = False
+    code: str, *needs: Need[S], problem: str, chance: bool = False
 ) -> Callable[[Callable[[S, float], Finding]], Check[S]]:
-    """Make a check of the function below: its parameters are those of `Check`.
+    """Make a check of the function below, whose docstring begins with the question it answers.
+
+    Parameters
+    ----------
+    code, needs, chance
+        As in `Check`.
+    problem
+        Its ``rule``.
 
     Returns
     -------
     Callable
         The decorator.
     """
-    return lambda run: Check(code=code, asks=asks, needs=needs, rule=rule, chance=chance, run=run)
+
+    def made(run: Callable[[S, float], Finding]) -> Check[S]:
+        asks = (run.__doc__ or "").partition("\n")[0]
+        return Check(code=code, asks=asks, needs=needs, rule=problem, chance=chance, run=run)
+
+    return made
 
 
 def checks_of(*modules: ModuleType) -> tuple[Check[Any], ...]:

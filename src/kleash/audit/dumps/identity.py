@@ -51,21 +51,16 @@ SAMPLING_FIX = (
 MORE = "give the lists per token (or length beside the sums, so that less noise must be granted), or more answers"
 
 
-@check(
-    "IDENTITY",
-    asks="Is mean exp(ref_logp - logp) 1, as for the policy's own samples?",
-    needs=(COUNTED,),
-    rule="betting martingale (Ville), exact level, any tail",
-    chance=True,
-)
+@check("IDENTITY", COUNTED, problem="betting martingale (Ville), exact level, any tail", chance=True)
 def identity(tally: Tally, level: float) -> Finding:
-    """Mean exp(ref_logp - logp) = 1, per token and as a product over each answer, with effective sample sizes.
+    """Is mean exp(ref_logp - logp) 1, as for the policy's own samples?
 
-    Sums without ``length`` are granted the noise of one token per 0.1 nats of surprisal.
+    ``exp(ref_logp - logp)`` per token and as a product over each answer, with effective sample sizes. Sums without
+    ``length`` are granted the noise of one token per 0.1 nats of surprisal.
 
-    ``problem``: bets that the mean is above 1 multiply their stake by more than 1 / level (Ville; exact false-alarm
-    rate, heavy tails included). A mean below 1 is never a problem by itself: the reference may hold mass on tokens the
-    policy no longer draws. ``ok``: within 3 standard errors of 1, and a mean off by `DETECTABLE` would have been found.
+    ``problem``: bets that the mean is above 1 multiply their stake by more than 1 / level (exact false-alarm rate,
+    heavy tails included). A mean below 1 is never a problem by itself: the reference may hold mass on tokens the policy
+    no longer draws. ``ok``: within 3 standard errors of 1, and a mean off by `DETECTABLE` would have been found.
     """
     whole, ess_answers = mean_of_exp(-tally.drawn)
     evidence = Evidence(
@@ -106,19 +101,12 @@ def identity(tally: Tally, level: float) -> Finding:
     return evidence.ok(said)
 
 
-@check(
-    "KL_NEGATIVE",
-    asks="Is the KL negative beyond chance?",
-    needs=(COUNTED,),
-    rule="Markov bound on exp(-sum of log ratios), exact level, any tail",
-    chance=True,
-)
+@check("KL_NEGATIVE", COUNTED, problem="Markov bound on exp(-sum of log ratios), exact level, any tail", chance=True)
 def kl_negative(tally: Tally, level: float) -> Finding:
-    """A true KL is never negative; a sum of log ratios far below 0 cannot come from the policy's own samples.
+    """Is the KL negative beyond chance?
 
-    ``problem``: by Markov the chance that ``sum(logp - ref_logp) <= -x`` over the whole dump is at most ``exp(-x)``,
-    with the scoring noise granted per token. Exact false-alarm rate, no assumption on tails. ``ok``: the mean is not
-    negative, or negative by less than chance gives.
+    By Markov the chance that ``sum(logp - ref_logp) <= -x`` over the whole dump is at most ``exp(-x)``, with the
+    scoring noise granted per token. ``ok``: the mean is not negative, or negative by less than chance gives.
     """
     total, tokens = float(tally.drawn.sum()), tally.tokens if tally.has_tokens else 0
     per_answer = mean_and_se(tally.drawn)
@@ -147,18 +135,13 @@ def kl_negative(tally: Tally, level: float) -> Finding:
     return evidence.ok(found)
 
 
-@check(
-    "SIGN",
-    asks="Are policy and reference exchanged?",
-    needs=(COUNTED,),
-    rule="IDENTITY fails and the exchanged identity holds; at most IDENTITY's level",
-)
+@check("SIGN", COUNTED, problem="IDENTITY fails and the exchanged identity holds; at most IDENTITY's level")
 def sign(tally: Tally, level: float) -> Finding:
-    """When the two columns are exchanged, exp(logp - ref_logp) has mean 1 and exp(ref_logp - logp) has not.
+    """Are policy and reference exchanged?
 
-    ``problem``: the right identity fails at the check's level, and the exchanged one holds within 3 standard errors
-    that are below `DETECTABLE`; its false-alarm rate is at most that of IDENTITY. ``ok``: had they been exchanged,
-    IDENTITY would have said so; or, with ``behavior_logp``, the sampler agrees with ``logp`` far better.
+    Then exp(logp - ref_logp) has mean 1 and exp(ref_logp - logp) has not: the exchanged identity must hold within 3
+    standard errors that are below `DETECTABLE`. ``ok``: had they been exchanged, IDENTITY would have said so; or, with
+    ``behavior_logp``, the sampler agrees with ``logp`` far better.
     """
     name = "identity" if tally.has_tokens else "identity_answers"
     forward, swapped = mixture(tally.bets[name]), mixture(tally.bets["swapped"])
@@ -198,18 +181,14 @@ def sign(tally: Tally, level: float) -> Finding:
 
 
 @check(
-    "CONCENTRATION",
-    asks="Do a few tokens carry the KL, more than chance gives?",
-    needs=(TOKENS, COUNTED),
-    rule="binomial bound on the number of large ratios, exact level",
-    chance=True,
+    "CONCENTRATION", TOKENS, COUNTED, problem="binomial bound on the number of large ratios, exact level", chance=True
 )
 def concentration(tally: Tally, level: float) -> Finding:
-    """A few tokens that carry the KL, and more of them than honest sampling can give.
+    """Do a few tokens carry the KL, more than chance gives?
 
-    ``problem``: under honest sampling a token has ``ref_logp - logp >= h`` with probability at most ``exp(-h)``; the
-    number of such tokens is held against the binomial at fifteen heights (corrected). The share of k3 in the top 0.1 %
-    of tokens is reported and not judged: after much training it is high in honest runs too.
+    Under honest sampling a token has ``ref_logp - logp >= h`` with probability at most ``exp(-h)``; the number of such
+    tokens is held against the binomial at fifteen heights (corrected). The share of k3 in the top 0.1 % of tokens is
+    reported and not judged: after much training it is high in honest runs too.
     """
     p, where = tail_p_value(tally.drawn_heights, HEIGHTS, tally.tokens)
     share, top = _top_share(tally)
@@ -256,18 +235,17 @@ def _top_share(tally: Tally) -> tuple[float | None, int]:
 
 @check(
     "OVERFLOW",
-    asks="Does k3 overflow, or a clamp cut tokens off?",
-    needs=(TOKENS, COUNTED),
-    rule="a token past float32 (88.7), or past 20 against the binomial bound",
+    TOKENS,
+    COUNTED,
+    problem="a token past float32 (88.7), or past 20 against the binomial bound",
     chance=True,
 )
 def overflow(tally: Tally, level: float) -> Finding:
-    """Tokens on which float32 k3 overflows, or that a usual clamp cuts off from any gradient.
+    """Does k3 overflow, or a clamp cut tokens off?
 
-    ``problem``: a token with ``ref_logp - logp`` above 88.7, where exp leaves float32 (ln of the largest float32 is
-    88.72), or more tokens above 20 than the level allows (honest sampling gives one with probability at most
-    ``tokens * exp(-20)``). 20 is the input clamp of verl, NeMo-RL and slime; an output clamp at 10, which they and
-    OpenRLHF use, also cuts the gradient of every token whose k3 reaches it: counted, not judged.
+    Past 88.7 exp leaves float32 (ln of the largest float32 is 88.72); honest sampling gives a token above 20 with
+    probability at most ``tokens * exp(-20)``. 20 is the input clamp of verl, NeMo-RL and slime; an output clamp at 10,
+    which they and OpenRLHF use, also cuts the gradient of every token whose k3 reaches it: counted, not judged.
     """
     above_20, above_88 = int(tally.heights[HEIGHTS.index(20.0)]), int(tally.heights[HEIGHTS.index(88.7)])
     drawn = int(tally.drawn_heights[HEIGHTS.index(20.0)])  # under the sampler's law where it is given: stale is honest

@@ -19,13 +19,9 @@ SIDES = ("start", "end")
 __all__ = ["mask", "non_finite", "padding", "sums"]
 
 
-@check(
-    "NON_FINITE",
-    asks="Is every counted value a number?",
-    rule="any null, NaN or infinity; no chance involved",
-)
+@check("NON_FINITE", problem="any null, NaN or infinity; no chance involved")
 def non_finite(tally: Tally, level: float) -> Finding:
-    """Null, NaN or infinity where a number is counted. Any one is a problem: no chance involved."""
+    """Is every counted value a number?"""
     bad = {name[4:]: int(count) for name, count in tally.counts.items() if name.startswith("bad_") and count}
     evidence = Evidence(values=bad, first_row=dict(tally.first_bad) if bad else {})
     if bad:
@@ -39,14 +35,12 @@ def non_finite(tally: Tally, level: float) -> Finding:
     return evidence.ok("every counted value is a finite number")
 
 
-@check(
-    "MASK",
-    asks="Does every answer have a counted token?",
-    needs=(TOKENS,),
-    rule="any answer without one; no chance involved",
-)
+@check("MASK", TOKENS, problem="any answer without one; no chance involved")
 def mask(tally: Tally, level: float) -> Finding:
-    """Answers without a single counted token: their mean is 0/0. Any one is a problem: no chance involved."""
+    """Does every answer have a counted token?
+
+    The mean of one without is 0/0.
+    """
     empty = int(tally.counts["empty"])
     evidence = Evidence(empty_answers=empty, answers=tally.rows, tokens_counted=tally.tokens, tokens=tally.listed)
     if empty:
@@ -61,20 +55,21 @@ def mask(tally: Tally, level: float) -> Finding:
 
 @check(
     "PADDING",
-    asks="Is padding counted as text?",
-    needs=(TOKENS,),
-    rule="fill values; more tokens than length; one value repeated at an edge of answers, Fisher's exact test",
+    TOKENS,
+    problem="fill values; more tokens than length; one value repeated at an edge of answers, Fisher's exact test",
     chance=True,
 )
 def padding(tally: Tally, level: float) -> Finding:
-    """Padding that the mask lets in shows in values no softmax gives, and in answers that begin or end in one value.
+    """Is padding counted as text?
+
+    Padding that the mask lets in shows in values no softmax gives, and in answers that begin or end in one value.
 
     ``problem``: a log-probability above 0.25 (rounding of bfloat16 logits near 32 gives at most that; fills of 1.0 are
-    in use) or finite and below -1000 (a fill such as -1e9; logits would have to differ by 1000): no chance involved. Or
-    more counted tokens than ``length`` says: no chance either. Or one value of one column, repeated at the start or the
-    end of more answers than repeats elsewhere explain, by Fisher's exact test at the check's level (two neighbouring
-    tokens of a model hardly ever agree in every digit). Tokens that are certain (above -0.01) agree in honest answers
-    too, a closing tag and the end token for one: without a mask or ``length`` they are ``cannot-tell``, never a fault.
+    in use) or finite and below -1000 (a fill such as -1e9; logits would have to differ by 1000), or more counted tokens
+    than ``length`` says: no chance involved. Or one value of one column, repeated at the start or the end of more
+    answers than repeats elsewhere explain (two neighbouring tokens of a model hardly ever agree in every digit). Tokens
+    that are certain (above -0.01) agree in honest answers too, a closing tag and the end token for one: without a mask
+    or ``length`` they are ``cannot-tell``, never a fault.
     """
     counts = tally.counts
     positive = int(counts["positive_logp"] + counts["positive_ref_logp"])
@@ -148,17 +143,11 @@ def _edge(tally: Tally, name: str, side: str, edges: int) -> tuple[float, float,
     return more_at_the_end(times, edges, max(elsewhere, 0), max(places, 0)), value, times
 
 
-@check(
-    "SUMS",
-    asks="Are the sequence sums the sums of the tokens?",
-    needs=(TOKENS, SUMS),
-    rule="1 % of sums off by 6 standard deviations of scoring noise",
-)
+@check("SUMS", TOKENS, SUMS, problem="1 % of sums off by 6 standard deviations of scoring noise")
 def sums(tally: Tally, level: float) -> Finding:
-    """Whether seq_logp and seq_ref_logp are the sums of the counted tokens.
+    """Are the sequence sums the sums of the tokens?
 
-    An answer is off when its sum differs by more than 6 standard deviations of scoring noise (0.05 per token) and 0.1 %
-    (float32 accumulation); ``problem`` when 1 % of the sums are.
+    The noise is 0.05 per token; 0.1 % of the sum is granted too (float32 accumulation).
     """
     off, ratio = tally.beyond_sums
     share = off / (2 * tally.rows)

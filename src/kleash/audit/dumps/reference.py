@@ -29,21 +29,15 @@ FLOOR = (SCORING_NOISE / 10) ** 2  # added to squares before the logarithm: belo
 DETECTABLE_CHANGE = 0.05  # nats per token: REFERENCE_DRIFT says ok only if its interval is narrower
 
 
-@check(
-    "REFERENCE_DRIFT",
-    asks="Does the reference score the same text alike at every step?",
-    needs=(PROBES,),
-    rule="t tests of mean and squared change beyond another kernel's",
-    chance=True,
-)
+@check("REFERENCE_DRIFT", PROBES, problem="t tests of mean and squared change beyond another kernel's", chance=True)
 def reference_drift(tally: Tally, level: float) -> Finding:
-    """The reference must score the same text alike at every step. Needs repeated probes: rows sharing a ``probe_id``.
+    """Does the reference score the same text alike at every step?
 
-    ``problem``, level shared by two t tests over probes: the mean change per token from the first to the last scoring
-    is beyond 0.005 nats (what another kernel makes of one text, `KERNEL_SHIFT`), or the squared change is above the
-    noise granted to two scorings (``n 2 (0.05)^2 + (0.005 n)^2`` for n tokens). A change that only grows with the step
-    (Kendall's rank test summed over probes) and stays within both is ``cannot-tell``: one other kernel at the last step
-    makes it too. Sums need ``length``, without which no noise can be granted.
+    Level shared by two t tests over probes: the mean change per token from the first to the last scoring is beyond
+    0.005 nats (`KERNEL_SHIFT`), or the squared change is above the noise granted to two scorings (``n 2 (0.05)^2 +
+    (0.005 n)^2`` for n tokens). A change that only grows with the step (Kendall's rank test summed over probes) and
+    stays within both is ``cannot-tell``: one other kernel at the last step makes it too. Sums need ``length``, without
+    which no noise can be granted.
     """
     assert tally.probes is not None
     probe, step, total, tokens = (tally.probes[name] for name in ("label", "step", "ref_total", "n"))
@@ -118,19 +112,20 @@ def _by_label(label: NDArray[np.int64], step: NDArray[np.float64]) -> list[NDArr
 
 @check(
     "RESUME",
-    asks="Does the distance from the reference collapse between steps?",
-    needs=(TOKENS, COUNTED, STEPS),
-    rule="t test over prompts of a tenfold fall of the mean squared log ratio that lasts",
+    TOKENS,
+    COUNTED,
+    STEPS,
+    problem="t test over prompts of a tenfold fall of the mean squared log ratio that lasts",
     chance=True,
 )
 def resume(tally: Tally, level: float) -> Finding:
-    """The distance from the reference does not collapse from one step to the next.
+    """Does the distance from the reference collapse between steps?
 
-    ``problem``: the mean squared log ratio falls more than tenfold (see `FALL`) between neighbouring steps by a
-    one-sided t test on its logarithm over prompts, at least 8 at each step; it stood above scoring noise before, and at
-    the next two steps it is still below a third of that. Level shared by the steps. Prompts differ in how far a policy
-    drifts on them, so without ``prompt_id`` a collapse is ``cannot-tell``, and so is everything where it could not have
-    been seen: hardly any drift to lose, or hundredfold falls within chance.
+    The fall (see `FALL`) is between neighbouring steps, one-sided on the logarithm, with at least 8 prompts at each
+    step; the distance stood above scoring noise before, and at the next two steps it is still below a third of that.
+    Level shared by the steps. Prompts differ in how far a policy drifts on them, so without ``prompt_id`` a collapse is
+    ``cannot-tell``, and so is everything where it could not have been seen: hardly any drift to lose, or hundredfold
+    falls within chance.
     """
     assert tally.step is not None
     known = tally.prompt is not None and not bool((tally.prompt[tally.n > 0] < 0).any())

@@ -123,17 +123,19 @@ def effective_beta(tally: Tally) -> EffectiveBeta | None:
 
 @check(
     "COEFFICIENT",
-    asks="Is the leash as tight as declared? (effective beta)",
-    needs=(COUNTED, REWARD, PROMPT_ID, BETA),
-    rule="declared beta above the jackknife interval of the effective one",
+    COUNTED,
+    REWARD,
+    PROMPT_ID,
+    BETA,
+    problem="declared beta above the jackknife interval of the effective one",
     chance=True,
 )
 def coefficient(tally: Tally, level: float) -> Finding:
-    """Is the leash as tight as declared? Compares the declared beta with the effective one.
+    """Is the leash as tight as declared, by the effective beta?
 
-    ``problem``: the declared beta is above the interval of the effective one at the check's level (and a 5 % margin):
-    the policy has gone further than the declared leash lets any policy go. Below the interval is ``cannot-tell``: so
-    far a training run may simply not have converged. Below R squared .5 it is ``cannot-tell`` too.
+    Above the interval (by a 5 % margin) the policy has gone further than the declared leash lets any policy go. Below
+    it is ``cannot-tell``: so far a training run may simply not have converged. Below R squared .5 it is ``cannot-tell``
+    too.
     """
     found = effective_beta(tally)
     assert tally.declared.beta is not None
@@ -178,18 +180,12 @@ def coefficient(tally: Tally, level: float) -> Finding:
     return evidence.ok(f"{text}, declared is {number(tally.declared.beta)}")
 
 
-@check(
-    "ZERO_VARIANCE",
-    asks="In how many groups is the KL the only gradient?",
-    needs=(REWARD, PROMPT_ID),
-    rule="exact binomial limit of the share above one half",
-    chance=True,
-)
+@check("ZERO_VARIANCE", REWARD, PROMPT_ID, problem="exact binomial limit of the share above one half", chance=True)
 def zero_variance(tally: Tally, level: float) -> Finding:
-    """In how many groups is the KL the only gradient? Equal rewards in a group give advantage 0, the penalty stays.
+    """In how many groups is the KL the only gradient?
 
-    ``problem``: by an exact binomial limit at the check's level such groups are the majority: then most of the batch
-    only pulls the policy back to the reference. One half is ours.
+    Equal rewards in a group give advantage 0, the penalty stays: most of the batch then only pulls the policy back to
+    the reference. One half is ours.
     """
     groups = _groups(tally, last_step=False)
     if len(groups) < 5:
@@ -214,17 +210,19 @@ def zero_variance(tally: Tally, level: float) -> Finding:
 
 @check(
     "GAIN_BOUND",
-    asks="Can this little KL have bought this much reward?",
-    needs=(COUNTED, REWARD, STEPS, RANGE),
-    rule="gain above (range / 2) sqrt(2 KL), t limits on both",
+    COUNTED,
+    REWARD,
+    STEPS,
+    RANGE,
+    problem="gain above (range / 2) sqrt(2 KL), t limits on both",
     chance=True,
 )
 def gain_bound(tally: Tally, level: float) -> Finding:
-    """Can this little KL have bought this much reward? A bounded judge gains at most (range / 2) sqrt(2 KL).
+    """Can this little KL have bought this much reward?
 
-    Holds for any policy (half the range is a sub-Gaussian constant of a bounded score; Mroueh 2024, arXiv 2406.05883).
-    ``problem``: the lower limit of the gain from step 0 to the last step is above the bound at the upper limit of the
-    KL (t limits over prompts, level shared): the KL or the range is wrong.
+    A bounded judge gains at most (range / 2) sqrt(2 KL), whatever the policy (half the range is a sub-Gaussian constant
+    of a bounded score; Mroueh 2024, arXiv 2406.05883); above it the KL or the range is wrong. From step 0 to the last
+    step, over prompts, level shared.
     """
     assert tally.step is not None
     assert tally.declared.reward_range is not None
@@ -266,16 +264,18 @@ def gain_bound(tally: Tally, level: float) -> Finding:
 
 @check(
     "HACKING",
-    asks="Does the judge's score rise while true quality falls?",
-    needs=(COUNTED, REWARD, GOLD, STEPS),
-    rule="z tests of both, corrected for the choice of the best step",
+    COUNTED,
+    REWARD,
+    GOLD,
+    STEPS,
+    problem="z tests of both, corrected for the choice of the best step",
     chance=True,
 )
 def hacking(tally: Tally, level: float) -> Finding:
-    """The judge's score rises while true quality falls.
+    """Does the judge's score rise while true quality falls?
 
-    ``problem``: from the step of best gold to the last step gold fell and reward rose, each by a one-sided z test over
-    prompts; level shared by the two and by the steps the best was chosen from.
+    From the step of best gold to the last one, each by a one-sided test over prompts; level shared by the two and by
+    the steps the best was chosen from.
     """
     assert tally.step is not None
     reward, gold = tally.numbers["reward"], tally.numbers["gold"]

@@ -39,19 +39,21 @@ what two kernels make of equal weights."""
 
 @check(
     "TRUNCATION",
-    asks="How much of the policy's mass can the sampler reach?",
-    needs=(TOKENS, BEHAVIOR_LOGP),
-    rule="betting martingale against a kept mass of .99, and the plain mean below it",
+    TOKENS,
+    BEHAVIOR_LOGP,
+    problem="betting martingale against a kept mass of .99, and the plain mean below it",
     chance=True,
 )
 def truncation(tally: Tally, level: float) -> Finding:
-    """How much of the policy's mass can the sampler reach? Mean exp(logp - behavior_logp) is the kept mass.
+    """How much of the policy's mass can the sampler reach?
 
-    ``problem``: bets that the mean of the ratio, cut off at 2, is below .99 multiply their stake by more than
-    1 / level (Ville; exact for weights of one age). A sampler some updates old spreads the ratio both ways, and the cut
-    alone then lowers its mean; renormalising after top-p or top-k only lowers ratios. So the plain mean must be below
-    .99 too, by 3 standard errors, and less than 1 % of tokens may be raised by more than 0.2 nats; else
-    ``cannot-tell``. A sampler that reports unfiltered log-probabilities hides all of it.
+    Mean exp(logp - behavior_logp) is the kept mass.
+
+    ``problem``: bets that the mean of the ratio, cut off at 2, is below .99 multiply their stake by more than 1 / level
+    (Ville; exact for weights of one age). A sampler some updates old spreads the ratio both ways, and the cut alone
+    then lowers its mean; renormalising after top-p or top-k only lowers ratios. So the plain mean must be below .99
+    too, by 3 standard errors, and less than 1 % of tokens may be raised by more than 0.2 nats; else ``cannot-tell``. A
+    sampler that reports unfiltered log-probabilities hides all of it.
     """
     n = max(1.0, tally.counts["sampler"])
     plain, _ = mean_from_sums(tally.counts["sampler_ratio"], tally.counts["sampler_ratio2"], n)
@@ -92,18 +94,14 @@ def truncation(tally: Tally, level: float) -> Finding:
 
 
 @check(
-    "SAMPLER",
-    asks="Do sampler and scorer agree on the tokens' probabilities?",
-    needs=(TOKENS, BEHAVIOR_LOGP),
-    rule="betting martingale against a mean ratio of 1, exact level",
-    chance=True,
+    "SAMPLER", TOKENS, BEHAVIOR_LOGP, problem="betting martingale against a mean ratio of 1, exact level", chance=True
 )
 def sampler(tally: Tally, level: float) -> Finding:
-    """Do sampler and scorer give one token one probability? Mean exp(logp - behavior_logp) above 1 says no.
+    """Do sampler and scorer agree on the tokens' probabilities?
 
-    ``problem``: bets that the mean is above 1, scoring noise granted, multiply their stake by more than 1 / level
-    (Ville; exact). Samples that are some updates old keep the mean at 1 if their own log-probabilities are given; they
-    only spread the ratio, and a spread above 1.05 is ``cannot-tell``.
+    Mean exp(logp - behavior_logp), scoring noise granted, above 1 says no. Samples that are some updates old keep the
+    mean at 1 if their own log-probabilities are given; they only spread the ratio, and a spread above 1.05 is
+    ``cannot-tell``.
     """
     n = max(1.0, tally.counts["sampler"])
     ratio, _ = mean_from_sums(tally.counts["sampler_ratio"], tally.counts["sampler_ratio2"], n)
@@ -142,19 +140,15 @@ def sampler(tally: Tally, level: float) -> Finding:
 
 
 @check(
-    "SURPRISAL",
-    asks="Is mean surprisal the mean entropy?",
-    needs=(TOKENS, ENTROPY),
-    rule="betting martingale against +- 0.01 nats per token, exact level",
-    chance=True,
+    "SURPRISAL", TOKENS, ENTROPY, problem="betting martingale against +- 0.01 nats per token, exact level", chance=True
 )
 def surprisal(tally: Tally, level: float) -> Finding:
-    """Tokens drawn from a distribution surprise it by its entropy on average: mean(-logp) equals mean(entropy).
+    """Is mean surprisal the mean entropy?
 
-    Tells sharpened, truncated or hotter sampling from the policy's side alone. ``problem``: bets that the mean misses
-    by more than 0.01 nats per token multiply their stake by more than 1 / level. Exact for vocabularies of up to
-    262,144 tokens: surprisal is cut off at 18.4 nats, which bounds the bets, and no variance is estimated. Where
-    ``behavior_logp`` shows that the sampler is older than the policy (`STALE`), it is ``cannot-tell``.
+    Tokens drawn from a distribution surprise it by its entropy on average: this tells sharpened, truncated or hotter
+    sampling from the policy's side alone. Exact for vocabularies of up to 262,144 tokens: surprisal is cut off at 18.4
+    nats, which bounds the bets, and no variance is estimated. Where ``behavior_logp`` shows that the sampler is older
+    than the policy (`STALE`), it is ``cannot-tell``.
     """
     assert tally.surprisal_gap is not None
     used = tally.n > 0

@@ -35,21 +35,15 @@ WARM_UP = 5
 (in the log of github.com/unslothai/unsloth/issues/2291 KL is 0 at the first two steps and not after)."""
 
 
-@check(
-    "SHIFT",
-    asks="Does one list fit the other better one position away?",
-    needs=(TOKENS, COUNTED),
-    rule="exact sign test over answers",
-    chance=True,
-)
+@check("SHIFT", TOKENS, COUNTED, problem="exact sign test over answers", chance=True)
 def shift(tally: Tally, level: float) -> Finding:
-    """A list that is off by one position fits the other better when it is moved back.
+    """Does one list fit the other better one position away?
 
     For each answer with five neighbouring tokens, and lists that both vary, the sum of absolute differences (cut off at
     1 nat) of the inner tokens is compared with that of all neighbours after moving one list by one. ``problem``: moving
-    brings it nearer by a quarter or more in more answers than a fair coin gives (exact binomial; level shared by two
-    directions and the lists compared). The quarter is ours: lists that belong together are not brought nearer by
-    moving. ``ok``: nine answers in ten would have been enough for that, in every list.
+    brings it nearer by a quarter or more in more answers than a fair coin gives (level shared by two directions and the
+    lists compared). The quarter is ours: lists that belong together are not brought nearer by moving. ``ok``: nine
+    answers in ten would have been enough for that, in every list.
     """
     pairs = [("ref_logp", "shift")]
     if "behavior_logp" in tally.columns:
@@ -84,17 +78,11 @@ def shift(tally: Tally, level: float) -> Finding:
     return evidence.ok("no list fits better one position later or earlier")
 
 
-@check(
-    "KL_ZERO",
-    asks="Has the policy moved at all?",
-    needs=(COUNTED,),
-    rule="every log ratio exactly 0 after five updates; no chance involved",
-)
+@check("KL_ZERO", COUNTED, problem="every log ratio exactly 0 after five updates; no chance involved")
 def kl_zero(tally: Tally, level: float) -> Finding:
-    """The log ratio is exactly 0 although the policy has been updated.
+    """Has the policy moved at all?
 
-    ``problem``: every counted token has the same log-probability in every digit on both sides, at all steps, and the
-    last step is at least the fifth (see `WARM_UP`). No chance involved.
+    Every counted token, in every digit, at all steps; the last step is at least the fifth (see `WARM_UP`).
     """
     counted = int(tally.counts["finite"])
     zero = int(tally.counts["zero_delta"])
@@ -123,17 +111,17 @@ def kl_zero(tally: Tally, level: float) -> Finding:
 
 @check(
     "STEP0_KL",
-    asks="Is the policy its reference before the first update?",
-    needs=(TOKENS, COUNTED, STEP_0),
-    rule="t test of the squared log ratio against scoring noise (0.05 on each side)",
+    TOKENS,
+    COUNTED,
+    STEP_0,
+    problem="t test of the squared log ratio against scoring noise (0.05 on each side)",
     chance=True,
 )
 def step0_kl(tally: Tally, level: float) -> Finding:
-    """Before the first update the policy is the reference: their log ratios are scoring noise and nothing else.
+    """Is the policy its reference before the first update?
 
-    ``problem``: the lower confidence limit of the mean squared log ratio per token at step 0 is above the noise granted
-    (0.05 squared for each pass; github.com/huggingface/trl/issues/6789). t test over answers; the mean of a
-    right-skewed quantity errs to the safe side.
+    The lower limit of the mean squared log ratio per token must be above the noise granted (0.05 squared for each pass;
+    github.com/huggingface/trl/issues/6789). Over answers; the mean of a right-skewed quantity errs to the safe side.
     """
     rows = (tally.step == 0) & (tally.n > 0) if tally.step is not None else np.zeros(tally.rows, dtype=bool)
     square = grouped_mean(tally.square[rows], tally.n[rows])
@@ -175,18 +163,19 @@ def step0_kl(tally: Tally, level: float) -> Finding:
 
 @check(
     "TEMPERATURE",
-    asks="Are both sides scored at one temperature?",
-    needs=(TOKENS, COUNTED, TWO_SIDES),
-    rule="slope between two regressions outside 1 +- 0.03 (sampler: 0.2), jackknife",
+    TOKENS,
+    COUNTED,
+    TWO_SIDES,
+    problem="slope between two regressions outside 1 +- 0.03 (sampler: 0.2), jackknife",
     chance=True,
 )
 def temperature(tally: Tally, level: float) -> Finding:
-    """One temperature on both sides: at temperature T log-probabilities are divided by T, up to a constant.
+    """Are both sides scored at one temperature?
 
-    Compared: the sampler's against the policy's, and the reference's against the policy's at step 0. ``problem``: the
-    slope that noise on either side allows (between the two regressions, with jackknife limits over answers) misses
-    ``1 +- 0.03`` at step 0, or ``1 +- 0.2`` for the sampler, whose weights may be some updates older (between the two:
-    ``cannot-tell``). Level shared by the comparisons. ``ok``: the slope is within 0.25 of 1.
+    At temperature T log-probabilities are divided by T, up to a constant. Compared: the sampler's against the policy's,
+    and the reference's against the policy's at step 0; level shared. The slope that noise on either side allows is the
+    one between the two regressions. The sampler's weights may be some updates older: between the two margins it is
+    ``cannot-tell``. ``ok``: the slope is within 0.25 of 1.
     """
     sources = {"behavior_logp": "temperature_sampler", "ref_logp at step 0": "temperature_step0"}
     present = {name: tally.moments[key] for name, key in sources.items() if _enough(tally, key)}

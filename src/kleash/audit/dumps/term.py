@@ -16,12 +16,10 @@ if TYPE_CHECKING:
 __all__ = ["gradient"]
 
 
-@check(
-    "GRADIENT",
-    asks="Does the declared KL term pull towards the reference?",
-    needs=(TERM,),
-    rule="exact gradient is 0 or points away; no chance involved",
-)
+@check("GRADIENT", TERM, problem="exact gradient is 0 or points away; no chance involved")
 def gradient(tally: Tally, level: float) -> Finding:
-    """Of the term that ``estimator`` and ``placement`` name (`judge_term`)."""
+    """Does the declared KL term pull towards the reference?
+
+    The term is the one that ``estimator`` and ``placement`` name.
+    """
     return judge_term(cast("Estimator", tally.declared.estimator), cast("Placement", tally.declared.placement))

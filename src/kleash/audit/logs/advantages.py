@@ -17,14 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["advantages"]
 
 
-@check(
-    "ZERO_VARIANCE",
-    asks="Is the KL the only gradient?",
-    needs=(ADVANTAGES,),
-    rule="in most groups of the last half, where there is a KL",
-)
+@check("ZERO_VARIANCE", ADVANTAGES, problem="in most groups of the last half, where there is a KL")
 def advantages(view: LogView, level: float) -> Finding:
-    """In how many groups is the KL the only gradient? ``problem``: in most, over the last half of the rows."""
+    """Is the KL the only gradient?"""
     share, source = None, ""
     top, bottom = (
         view.raw("critic/advantages/max", "advantages/max"),

@@ -67,16 +67,12 @@ def _recover(view: LogView) -> Recovered:
     return loss_part(view)
 
 
-@check(
-    "COEFFICIENT",
-    asks="Does the log's arithmetic give the stated coefficient?",
-    rule="stated value outside what the digits allow",
-)
+@check("COEFFICIENT", problem="stated value outside what the digits allow")
 def coefficient(view: LogView, level: float) -> Finding:
-    """Whether the log's own arithmetic gives the coefficient that was logged, configured or declared.
+    """Does the log's arithmetic give the stated coefficient?
 
-    ``problem``: the interval that the digits allow excludes it. No chance is involved; approximate identities are
-    granted a factor of three.
+    The value is the one logged, configured or declared. No chance is involved; approximate identities are granted a
+    factor of three.
     """
     if view.kl is None and view.log.coefficient is None and view.trainer != "trl-dpo":
         stated = view.settings.beta

@@ -21,13 +21,9 @@ RUNAWAY = 100.0
 """Factor by which a coefficient may move in a run before it is called a runaway. Ours."""
 
 
-@check(
-    "CONTROLLER",
-    asks="Do target and horizon fit, does the coefficient stay in reach?",
-    rule="target in the other unit; a hundredfold runaway; an update that breaks",
-)
+@check("CONTROLLER", problem="target in the other unit; a hundredfold runaway; an update that breaks")
 def controller(view: LogView, level: float) -> Finding:
-    """Whether the controller's unit fits and the coefficient stays in reach.
+    """Do target and horizon fit, does the coefficient stay in reach?
 
     ``problem``: target or horizon that break the rule; a coefficient that moved a hundredfold and still runs, or left
     the numbers; an adaptive one that never moved while the KL was off target; a target that only fits the KL of the

@@ -20,13 +20,9 @@ ONE_REWARD = re.compile(r"(?:train/|eval/|eval_)?rewards/(?!chosen|rejected|marg
 SPREADS = ("/std", "_std", "_var", "/var")
 
 
-@check(
-    "NON_FINITE",
-    asks="Is every loss, KL, gradient and reward a number?",
-    rule="one is not; no chance involved",
-)
+@check("NON_FINITE", problem="one is not; no chance involved")
 def non_finite(view: LogView, level: float) -> Finding:
-    """Is every loss, KL, gradient norm and reward a number? ``problem``: one is not; no chance involved.
+    """Is every loss, KL, gradient and reward a number?
 
     A single reward function may be ``nan``: earlier TRL writes that where it applied to no answer of a batch. So may a
     spread, which one value does not have.

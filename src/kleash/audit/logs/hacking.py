@@ -37,19 +37,13 @@ FEWEST = 8
 """Rows below which the noise between rows is not known well enough for a verdict. Ours."""
 
 
-@check(
-    "HACKING",
-    asks="Does the judge rise while true quality stands or falls?",
-    needs=(REWARD, GOLD),
-    rule="t limits over windows of rows",
-    chance=True,
-)
+@check("HACKING", REWARD, GOLD, problem="t limits over windows of rows", chance=True)
 def hacking(view: LogView, level: float) -> Finding:
-    """The judge's score rises while true quality stands or falls.
+    """Does the judge rise while true quality stands or falls?
 
-    ``problem``, each by t limits at the level over windows of a fifth of the rows: the judge gained, and gold's upper
-    limit is below 10 % of that gain (on a common scale from 0 to 1; otherwise in standard deviations of a row); or
-    gold fell from its best window by more than noise and a quarter of what it had gained, and the judge did not fall.
+    ``problem``, each at the level over windows of a fifth of the rows: the judge gained, and gold's upper limit is
+    below 10 % of that gain (on a common scale from 0 to 1; otherwise in standard deviations of a row); or gold fell
+    from its best window by more than noise and a quarter of what it had gained, and the judge did not fall.
     """
     both = np.isfinite(np.asarray(view.log.reward)) & np.isfinite(np.asarray(view.log.gold))
     judge_all, gold_all = view.reward, view.gold
@@ -163,18 +157,11 @@ def _peak(gold: Series, judge: Series, level: float) -> dict[str, float | bool]:
     }
 
 
-@check(
-    "AGREEMENT",
-    asks="Does the judge still rank answers as gold does?",
-    needs=(AGREEMENT,),
-    rule="falls by .03 and its noise (t limit)",
-    chance=True,
-)
+@check("AGREEMENT", AGREEMENT, problem="falls by .03 and its noise (t limit)", chance=True)
 def agreement(view: LogView, level: float) -> Finding:
-    """Whether the judge still ranks answers to one prompt as gold does, where the log says so.
+    """Does the judge still rank answers as gold does?
 
-    ``problem``: a column whose name says agreement within prompts fell by more than .03 and its noise (t limit). The
-    agreement pooled over prompts stays high throughout and is no substitute.
+    To answers to one prompt: the agreement pooled over prompts stays high throughout and is no substitute.
     """
     names = agreements(view)
     best: Finding | None = None

@@ -34,17 +34,9 @@ IMPOSSIBLE = 20.0
 """Nats per token above which no mean of a language model's log ratios lies (exp(-20) is one token in 5e8)."""
 
 
-@check(
-    "RESUME",
-    asks="Does the KL survive a restart?",
-    needs=(KL,),
-    rule="falls to a tenth and stays, or rises tenfold at a restart",
-)
+@check("RESUME", KL, problem="falls to a tenth and stays, or rises tenfold at a restart")
 def resume(view: LogView, level: float) -> Finding:
-    """Whether the distance from the reference survives a resume.
-
-    ``problem``: at a restart, or between two rows, the KL falls to a tenth and stays, or at a restart rises tenfold.
-    """
+    """Does the KL survive a restart?"""
     x = view.per_token
     floor, grain = view.level(0.001, 0.05), view.kl_grain
     evidence = Evidence(segments=int(np.unique(x.segment).size), limit=FALL)
@@ -95,18 +87,12 @@ def resume(view: LogView, level: float) -> Finding:
     return evidence.ok("no row's KL falls to a tenth")
 
 
-@check(
-    "KL_JUMP",
-    asks="Does the KL jump in one row?",
-    needs=(KL,),
-    rule="ten times the rows before and their trend, and stays",
-)
+@check("KL_JUMP", KL, problem="ten times the rows before and their trend, and stays")
 def kl_jump(view: LogView, level: float) -> Finding:
-    """The KL jumps from one row to the next, and stays.
+    """Does the KL jump in one row?
 
     ``problem``: at least ten times the largest of the eight rows before and of their own trend, and the next two rows
-    stay above five times. With fewer than four rows before, or none
-    after, only where answers became short as well.
+    stay above five times. With fewer than four rows before, or none after, only where answers became short as well.
     """
     x, floor = view.per_token, view.level(FLOOR_TOKEN, FLOOR_ANSWER)
     if x.size < 2:
@@ -166,17 +152,12 @@ def _trend(past: Floats) -> float:
     return float(math.exp(min(700.0, start + max(slope, 0.0) * past.size))) if slope > 0 else 0.0
 
 
-@check(
-    "KL_SPIKE",
-    asks="Do a few tokens carry a row's KL?",
-    needs=(KL,),
-    rule="a hundred times the rows around it, or above 20 nats per token",
-)
+@check("KL_SPIKE", KL, problem="a hundred times the rows around it, or above 20 nats per token")
 def kl_spike(view: LogView, level: float) -> Finding:
-    """A row's KL is carried by a few tokens.
+    """Do a few tokens carry a row's KL?
 
-    ``problem``: a row a hundred times the median of the ten around it and above the floor, that does not last; or a
-    mean that no language model has.
+    A row a hundred times the median of the ten around it and above the floor, that does not last; or a mean that no
+    language model has.
     """
     x, floor = view.per_token, view.level(FLOOR_TOKEN, FLOOR_ANSWER)
     causes = (
@@ -204,18 +185,12 @@ def kl_spike(view: LogView, level: float) -> Finding:
     return evidence.ok(f"no row is {number(SPIKE)} times the rows around it")
 
 
-@check(
-    "KL_GROWTH",
-    asks="Does the KL run away while the score stands?",
-    needs=(KL,),
-    rule="doubles faster than linearly (z test) without gain",
-    chance=True,
-)
+@check("KL_GROWTH", KL, problem="doubles faster than linearly (z test) without gain", chance=True)
 def kl_growth(view: LogView, level: float) -> Finding:
-    """The KL runs away while the judge's score stands still.
+    """Does the KL run away while the score stands?
 
-    ``problem``: from the middle of the run to its end the KL at least doubles, faster than the steps to the power 1.5
-    (a z test on its logarithm), and the judge's score does not measurably rise.
+    From the middle of the run to its end the KL at least doubles, faster than the steps to the power 1.5 (on its
+    logarithm), and the judge's score does not measurably rise.
     """
     x = view.per_token
     positive = x.values > 0
@@ -290,19 +265,12 @@ def _shape(x: Series) -> Evidence:
     return found
 
 
-@check(
-    "COLLAPSE",
-    asks="Does the score fall back as KL or length moves?",
-    needs=(REWARD,),
-    rule="half of the gain lost (z test), KL or length changed twofold",
-    chance=True,
-)
+@check("COLLAPSE", REWARD, problem="half of the gain lost (z test), KL or length changed twofold", chance=True)
 def collapse(view: LogView, level: float) -> Finding:
-    """The judge's score falls back while the KL rises or the length changes.
+    """Does the score fall back as KL or length moves?
 
-    ``problem``: from its best window to the end the score loses half of what it had gained, a tenth of itself, and four
-    times its noise
-    (a z test corrected for the choice of the best), and the KL doubles or the length changes by a factor of two.
+    From its best window to the end the score also loses a tenth of itself and four times its noise (corrected for the
+    choice of the best).
     """
     r = view.reward
     if r.size < 10:

@@ -30,14 +30,10 @@ TOKEN_MEANS = ("trl-grpo", "trl-rloo", "nemo-rl")
 
 
 @check(
-    "KL_NEGATIVE",
-    asks="Is the KL negative beyond chance?",
-    needs=(KL,),
-    rule="Markov bound on the sum over rows, exact level; k3 by more than rounding",
-    chance=True,
+    "KL_NEGATIVE", KL, problem="Markov bound on the sum over rows, exact level; k3 by more than rounding", chance=True
 )
 def kl_negative(view: LogView, level: float) -> Finding:
-    """The KL is negative beyond chance.
+    """Is the KL negative beyond chance?
 
     ``problem``: k2 or k3 below 0 by more than rounding; k1 that sums over the rows to less than ``log(level)``. For
     honest samples ``exp(-mean log ratio)`` of a batch has mean at most 1 (Markov, Jensen), and so has the product over
@@ -47,9 +43,9 @@ def kl_negative(view: LogView, level: float) -> Finding:
     -----
     That holds for sums over answers, and for means over all tokens of a batch times the mean length. The mean of
     answers' own token means (verl in the reward, OpenRLHF, slime) may be negative in an honest run: where short answers
-    become rare, each has a negative log ratio that counts as much as the small positive ones of long answers. With
-    ``E exp(-m; m < 0) <= 1`` its ``exp(-m)`` has a mean of at most 2, which is the bound then; what is negative and
-    inside it is ``cannot-tell``.
+    become rare, each has a negative log ratio that counts as much as the small positive ones of long answers. With ``E
+    exp(-m; m < 0) <= 1`` its ``exp(-m)`` has a mean of at most 2, which is the bound then; what is negative and inside
+    it is ``cannot-tell``.
     """
     kl = view.kl
     assert kl is not None
@@ -104,17 +100,11 @@ def kl_negative(view: LogView, level: float) -> Finding:
     return evidence.ok(f"{kl.key} is {number(float(x.mean()))} in the mean")
 
 
-@check(
-    "KL_ZERO",
-    asks="Has the policy moved at all?",
-    needs=(MOVES,),
-    rule="KL exactly 0 after the first row; DPO's loss stays at ln 2",
-)
+@check("KL_ZERO", MOVES, problem="KL exactly 0 after the first row; DPO's loss stays at ln 2")
 def kl_zero(view: LogView, level: float) -> Finding:
-    """Whether the policy has moved at all.
+    """Has the policy moved at all?
 
-    ``problem``: five rows or more, and the KL is exactly 0 in all but the first, printed with enough digits to tell;
-    for DPO the loss stays at ln 2 and the margins at 0. No chance is involved.
+    Five rows or more, printed with enough digits to tell; for DPO the margins stay at 0 too. No chance is involved.
     """
     causes = (
         "policy and reference share their weights (an adapter that is not disabled, one model object twice)",
@@ -162,17 +152,11 @@ def _dpo_zero(view: LogView, causes: tuple[str, ...], fix: str) -> Finding:
     return evidence.ok(f"the loss leaves ln 2 ({number(float(x[-1]))})")
 
 
-@check(
-    "STEP0_KL",
-    asks="Is the policy its reference at the start?",
-    needs=(KL,),
-    rule="first row, of step 0 or 1, above 0.02 nats per token",
-)
+@check("STEP0_KL", KL, problem="first row, of step 0 or 1, above 0.02 nats per token")
 def step0_kl(view: LogView, level: float) -> Finding:
-    """Whether the policy is its reference before the first update.
+    """Is the policy its reference at the start?
 
-    ``problem``: the first row, of step 0 or 1 (of a plain table: 0), has a KL above 0.02 nats per token (1 nat per
-    answer without a length). A log without steps may begin anywhere: cannot-tell.
+    Of a plain table: of step 0. 1 nat per answer without a length. A log without steps may begin anywhere: cannot-tell.
     """
     x = view.per_token
     first = float(x.step[0])

@@ -44,14 +44,9 @@ def known_term(view: LogView) -> tuple[str | None, str | None]:
     return estimator, "reward" if where == "reward" else None
 
 
-@check(
-    "GRADIENT",
-    asks="Does this estimator in this place pull back?",
-    needs=(KL,),
-    rule="exact gradient is 0 or points away",
-)
+@check("GRADIENT", KL, problem="exact gradient is 0 or points away")
 def gradient_of_log(view: LogView, level: float) -> Finding:
-    """Does this estimator in this place pull towards the reference? From the exact gradient; no chance involved."""
+    """Does this estimator in this place pull back?"""
     estimator, place = known_term(view)
     if view.trainer in IMPLICIT and view.settings.placement is None:
         message = "the loss is a function of beta times the log ratio of whole answers: no estimator in it"

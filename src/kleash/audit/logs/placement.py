@@ -191,16 +191,11 @@ def _in_reward(view: LogView) -> tuple[bool | None, str]:
     return (True, "as mapped") if where.startswith("reward") else (None, "")
 
 
-@check(
-    "PLACEMENT",
-    asks="Is the penalty in the loss, the reward, both, nowhere?",
-    rule="both; nowhere though configured; elsewhere than configured",
-)
+@check("PLACEMENT", problem="both; nowhere though configured; elsewhere than configured")
 def placement(view: LogView, level: float) -> Finding:
-    """Whether the penalty is where it was put: in the loss, in the reward, in both, nowhere.
+    """Is the penalty in the loss, the reward, both, nowhere?
 
-    ``problem``: it is in both, it is nowhere although a coefficient above 0 is configured, a configured coefficient has
-    no effect with the other settings, or it is in another place than configured. No chance is involved.
+    Or a configured coefficient has no effect with the other settings. No chance is involved.
     """
     found, settings = placed(view), view.settings
     evidence = Evidence(
@@ -255,17 +250,12 @@ def placement(view: LogView, level: float) -> Finding:
     return evidence.ok(f"{words[found.where]} ({why})" if why else words[found.where])
 
 
-@check(
-    "SIGN",
-    asks="Is drift punished?",
-    needs=(KL,),
-    rule="the log's coefficient is below 0",
-)
+@check("SIGN", KL, problem="the log's coefficient is below 0")
 def sign(view: LogView, level: float) -> Finding:
-    """Whether the penalty punishes drift, or pays for it.
+    """Is drift punished?
 
-    ``problem``: the coefficient that the identities give is below 0 by more than the digits allow, or the shaped reward
-    is score plus penalty. No chance is involved.
+    The coefficient is the one that the identities give, and what the digits allow is granted; or the shaped reward
+    shows it. No chance is involved.
     """
     found = recover(view)
     causes = (

@@ -21,14 +21,12 @@ NEAR_CAP = 2.0
 ratio is exp(.477) = 1.6 at most in trl issue 6789."""
 
 
-@check(
-    "ENDINGS",
-    asks="Do answers end?",
-    needs=(ENDINGS,),
-    rule="no end token; 95 % cut at the limit",
-)
+@check("ENDINGS", ENDINGS, problem="no end token; 95 % cut at the limit")
 def endings(view: LogView, level: float) -> Finding:
-    """Do answers end? ``problem``: no end token in any row, or 95 % of answers cut at the limit in the median row."""
+    """Do answers end?
+
+    In the median row.
+    """
     ends = view.raw("val/num_eos_tokens")
     if ends is not None and np.isfinite(ends).any():
         x = ends[np.isfinite(ends)]
@@ -56,18 +54,12 @@ def endings(view: LogView, level: float) -> Finding:
     return evidence.ok(f"{number(100 * share)} % of answers are cut at the limit")
 
 
-@check(
-    "TRUNCATION",
-    asks="How much of the mass can the sampler reach?",
-    needs=(RATIO,),
-    rule="mean importance ratio below .99 (t limit), none near the cap",
-    chance=True,
-)
+@check("TRUNCATION", RATIO, problem="mean importance ratio below .99 (t limit), none near the cap", chance=True)
 def kept_mass(view: LogView, level: float) -> Finding:
-    """How much of the policy's mass can the sampler reach? The mean importance ratio is that mass.
+    """How much of the mass can the sampler reach?
 
-    An engine that samples from a truncated distribution and reports it renormalised makes the mean of
-    policy / sampler the kept mass. ``problem``: below .99 by a t limit over rows (below .9 with fewer than 3 rows).
+    An engine that samples from a truncated distribution and reports it renormalised makes the mean of policy / sampler
+    the kept mass. With fewer than 3 rows it must be below .9.
 
     Notes
     -----
@@ -102,14 +94,9 @@ def kept_mass(view: LogView, level: float) -> Finding:
     return evidence.ok(f"mean importance ratio {number(estimate.value)}")
 
 
-@check(
-    "SAMPLER",
-    asks="Do sampler and trainer agree?",
-    needs=(ENGINE,),
-    rule="median row above the source's limit",
-)
+@check("SAMPLER", ENGINE, problem="median row above the source's limit")
 def sampler(view: LogView, level: float) -> Finding:
-    """Do sampler and trainer agree? ``problem``: the median row is above the limit that its source gives."""
+    """Do sampler and trainer agree?"""
     found = []
     for name, (limit, source) in MISMATCH.items():
         values = view.raw(name)

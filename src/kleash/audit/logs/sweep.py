@@ -148,18 +148,12 @@ ONE_KL: Need[list[tuple[float, LogView]]] = Need(
 )
 
 
-@check(
-    "SWEEP",
-    asks="Does the KL fall as the coefficient rises?",
-    needs=(ONE_KL, RUNS),
-    rule="it rises by half and four times its noise, up to the shorter run's last step",
-)
+@check("SWEEP", ONE_KL, RUNS, problem="it rises by half and four times its noise, up to the shorter run's last step")
 def monotone(runs: list[tuple[float, LogView]], level: float) -> Finding:
-    """One finding about the runs of a trainer, on the run that stands out.
+    """Does the KL fall as the coefficient rises?
 
-    ``problem``: a run with the larger coefficient (by a factor of 1.5 or more) has a KL that is larger by half and by
-    four times the noise of both, each up to the last step of the shorter run. ``cannot-tell``: the judge's score is the
-    same at every coefficient.
+    One finding about the runs of a trainer, on the run that stands out. The larger coefficient is 1.5 times the other
+    or more. ``cannot-tell``: the judge's score is the same at every coefficient.
     """
     ends = [_end(v.kl_series) for _, v in runs]
     table = [{"beta": b, "kl": k, "kl_se": s} for (b, _), (k, s) in zip(runs, ends, strict=True)]

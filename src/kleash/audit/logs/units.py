@@ -32,17 +32,12 @@ def penalty_unit(view: LogView) -> str | None:
     return {"loss": "nats per token", "reward": "nats per answer"}.get(where)
 
 
-@check(
-    "KL_UNIT",
-    asks="Is the logged KL in the penalty's unit, without the coefficient?",
-    needs=(KL,),
-    rule="the coefficient is off by the mean length, or is 1",
-)
+@check("KL_UNIT", KL, problem="the coefficient is off by the mean length, or is 1")
 def kl_unit(view: LogView, level: float) -> Finding:
-    """Whether the logged KL is in the unit of the penalty, and free of the coefficient.
+    """Is the logged KL in the penalty's unit, without the coefficient?
 
-    ``problem``: the identity gives a coefficient that is off by the mean length (the label of the unit is wrong), or it
-    gives 1 where another coefficient is stated (the logged KL already has the coefficient in it).
+    Off by the mean length: the label of the unit is wrong. 1 where another coefficient is stated: the logged KL already
+    has the coefficient in it.
     """
     kl = view.kl
     assert kl is not None
@@ -86,14 +81,12 @@ def kl_unit(view: LogView, level: float) -> Finding:
     return evidence.ok(text)
 
 
-@check(
-    "LOSS",
-    asks="Is the loss nothing but beta * KL?",
-    needs=(KL, LOSS),
-    rule="never; it explains",
-)
+@check("LOSS", KL, LOSS, problem="never; it explains")
 def loss_explained(view: LogView, level: float) -> Finding:
-    """Is the loss nothing but beta * KL? Then a loss that starts at 0 and grows is the KL growing, not a failure."""
+    """Is the loss nothing but beta * KL?
+
+    Then a loss that starts at 0 and grows is the KL growing, not a failure.
+    """
     found = recover(view)
     key = view.key("loss", "actor/loss")
     if key is None or view.kl is None:

@@ -147,14 +147,9 @@ def _dotted(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))
 
 
-@check(
-    "UPGRADE",
-    asks="Did a release change the KL of this script?",
-    needs=(VERSION,),
-    rule="two runs on both sides of a change, and the KL went missing",
-)
+@check("UPGRADE", VERSION, problem="two runs on both sides of a change, and the KL went missing")
 def upgrade(view: LogView, level: float) -> Finding:
-    """Whether this version reads the settings in another way than earlier ones.
+    """Did a release change the KL of this script?
 
     One log never makes a ``problem``: it does not say which version the script was written for.
     """
