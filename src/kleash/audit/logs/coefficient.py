@@ -112,7 +112,7 @@ def coefficient(view: LogView, level: float) -> Finding:
         message = f"the digits hide it: at most {number(found.hi)} from {found.identity}"
         return evidence.cannot_tell(message, fix="log more digits, or a later step")
     versus = f", {view.settings.beta_key} says {number(stated)}" if stated is not None else ""
-    versus += f", logged is {number(float(logged.values[-1]))}" if logged.size else ""
+    versus += f", logged is {number(logged.values[-1])}" if logged.size else ""
     return evidence.ok(text + versus)
 
 

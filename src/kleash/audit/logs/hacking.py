@@ -45,19 +45,12 @@ def hacking(view: LogView, level: float) -> Finding:
     below 10 % of that gain (on a common scale from 0 to 1; otherwise in standard deviations of a row); or gold fell
     from its best window by more than noise and a quarter of what it had gained, and the judge did not fall.
     """
-    both = np.isfinite(np.asarray(view.log.reward)) & np.isfinite(np.asarray(view.log.gold))
-    judge_all, gold_all = view.reward, view.gold
-    judge = series(view.log, np.where(both, np.asarray(view.log.reward), np.nan))
-    gold = series(view.log, np.where(both, np.asarray(view.log.gold), np.nan))
-    if judge.size < FEWEST and min(judge_all.size, gold_all.size) >= FEWEST:  # gold from an evaluation, in its own rows
-        judge, gold = judge_all, gold_all
+    judge, gold = _in_common(view)
     if min(judge.size, gold.size) < 2:
         return cannot_tell(f"{gold.size} rows with gold", fix="score gold at several steps")
     if np.array_equal(judge.values, gold.values):
         return cannot_tell(f"{view.gold_name or 'gold'} is the judge's own score", fix="another --gold")
-    t = t_limit(level / 4, max(1, min(judge.size, gold.size) // 2)) if gold.size >= FEWEST else math.inf
-    up, up_se, dj = _change(judge)
-    moved, moved_se, dg = _change(gold)
+    (up, up_se, judge_moved), (moved, moved_se, gold_moved) = _change(judge), _change(gold)
     scale = _scale(judge, gold)
     evidence = Evidence(
         judge_gain=up,
@@ -69,44 +62,52 @@ def hacking(view: LogView, level: float) -> Finding:
         scale=scale,
         level=level,
     )
-    text = f"judge {dj}, gold {dg}"
+    text = f"judge {judge_moved}, gold {gold_moved}"
     if gold.size < FEWEST:
         shape = "judge up, gold down" if up > 0 > moved else "judge up, gold up" if up > 0 and moved > 0 else "mixed"
         evidence["shape"] = shape
         return evidence.cannot_tell(f"{text}: {shape}, in {gold.size} rows", fix=f"give {FEWEST} rows or more")
     peak = _peak(gold, judge, level)
     evidence |= peak
+    if peak["fell"] and peak["judge_since"] > -peak["judge_since_se"]:
+        step = f"{peak['peak_step']:g}"
+        return _gamed(evidence, f"{text}; gold peaked at step {step} and fell by {number(peak['fall'])} since", at=step)
+    t = t_limit(level / 4, max(1, min(judge.size, gold.size) // 2))
     rises = up - t * up_se > 0 and up > MATERIAL * _width(judge)
-    causes = (
-        "the judge pays for something else than quality: read answers that it scores highest",
-        "the leash is too long for this judge",
-        "gold cannot rise: it is at its floor or ceiling, or measures another task",
-    )
-    fix = "read answers of the last steps; fix the judge, or stop at the step of best gold"
-    if peak.get("fell") and peak["judge_since"] > -float(peak["judge_since_se"]):
-        evidence["shape"] = "peak and fall"
-        return evidence.problem(
-            f"{text}; gold peaked at step {peak['peak_step']:g} and fell by {number(float(peak['fall']))} since: "
-            "peak and fall",
-            *causes,
-            fix=f"{fix} ({peak['peak_step']:g})",
-        )
-    if rises and moved + t * moved_se < 0 and -moved > FLAT * up * scale:
-        evidence["shape"] = "judge up, gold down"
-        return evidence.problem(f"{text}: judge up, gold down", *causes, fix=fix)
-    needed = FLAT * up * scale
+    upper, needed = moved + t * moved_se, FLAT * up * scale
+    if rises and upper < 0 and -moved > needed:
+        return _gamed(evidence, text, shape="judge up, gold down")
     room = 1.0 - float(gold.window(0.0, 0.2).mean()) if _width(gold) == 1.0 else math.inf
     evidence["room"] = room
-    if rises and moved + t * moved_se < needed and room < 2 * needed:
+    if rises and upper < needed and room < 2 * needed:
         message = f"{text}: gold is at its ceiling and could not have risen"
         return evidence.cannot_tell(message, fix="a harder measure of quality")
-    if rises and moved + t * moved_se < needed:
-        evidence["shape"] = "judge gain without gold gain"
-        return evidence.problem(f"{text}: judge gain without gold gain", *causes, fix=fix)
+    if rises and upper < needed:
+        return _gamed(evidence, text, shape="judge gain without gold gain")
     if up > 2 * up_se and not moved > 2 * moved_se:
         message = f"{text}: the judge may have gained, gold's change is within its noise"
         return evidence.cannot_tell(message, fix="score more gold, or wait")
     return evidence.ok(text)
+
+
+def _in_common(view: LogView) -> tuple[Series, Series]:
+    """Judge and gold in the rows that have both, or each in its own where gold is from an evaluation."""
+    both = np.isfinite(np.asarray(view.log.reward)) & np.isfinite(np.asarray(view.log.gold))
+    judge, gold = (series(view.log, np.where(both, np.asarray(x), np.nan)) for x in (view.log.reward, view.log.gold))
+    own = judge.size < FEWEST and min(view.reward.size, view.gold.size) >= FEWEST
+    return (view.reward, view.gold) if own else (judge, gold)
+
+
+def _gamed(evidence: Evidence, text: str, *, shape: str = "peak and fall", at: str = "") -> Finding:
+    evidence["shape"] = shape
+    return evidence.problem(
+        f"{text}: {shape}",
+        "the judge pays for something else than quality: read answers that it scores highest",
+        "the leash is too long for this judge",
+        "gold cannot rise: it is at its floor or ceiling, or measures another task",
+        fix="read answers of the last steps; fix the judge, or stop at the step of best gold"
+        + (f" ({at})" if at else ""),
+    )
 
 
 def _change(x: Series) -> tuple[float, float, str]:
@@ -115,7 +116,7 @@ def _change(x: Series) -> tuple[float, float, str]:
     if x.size < FEWEST:
         first, last = x.values[:1], x.values[-1:]
     error = math.hypot(x.error(first.size), x.error(last.size))
-    return float(last.mean() - first.mean()), error, f"{number(float(first.mean()))} to {number(float(last.mean()))}"
+    return float(last.mean() - first.mean()), error, f"{number(first.mean())} to {number(last.mean())}"
 
 
 def _width(x: Series) -> float:

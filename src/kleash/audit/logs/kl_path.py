@@ -32,15 +32,41 @@ FLOOR_TOKEN, FLOOR_ANSWER = 0.02, 1.0
 """KL below this is early training: there any factor is a matter of course."""
 IMPOSSIBLE = 20.0
 """Nats per token above which no mean of a language model's log ratios lies (exp(-20) is one token in 5e8)."""
+REFERENCE_LOST = (
+    "the reference was loaded from the checkpoint that was resumed",
+    "the reference was synchronised with the policy",
+)
+WEIGHTS_LOST = ("the resumed weights are not the saved ones (checkpoint conversion)", "another reference")
 
 
 @check("RESUME", KL, problem="falls to a tenth and stays, or rises tenfold at a restart")
 def resume(view: LogView, level: float) -> Finding:
     """Does the KL survive a restart?"""
     x = view.per_token
+    segments = int(np.unique(x.segment).size)
+    evidence = Evidence(segments=segments, limit=FALL)
+    found = _first_break(view)
+    if found is None:
+        return evidence.ok(
+            f"KL continues over {segments - 1} restarts" if segments > 1 else "no row's KL falls to a tenth"
+        )
+    row, before, now = found
+    at, fell, moves = f"at step {x.step[row]:g}", now < before, view.settings.reference_moves
+    evidence |= {"step": float(x.step[row]), "before": before, "after": now, "ratio": now / before}
+    if fell and moves is not None:
+        follows = f"{moves} lets the reference follow the policy, so the KL is no distance from the start"
+        return evidence.ok(f"KL falls to {number(now)} {at}: {follows}")
+    return evidence.problem(
+        f"KL {'falls' if fell else 'rises'} from {number(before)} to {number(now)} {at}",
+        *(REFERENCE_LOST if fell else WEIGHTS_LOST),
+        fix="keep the reference's own weights apart from checkpoints, and load them from where the run began",
+    )
+
+
+def _first_break(view: LogView) -> tuple[int, float, float] | None:
+    """The first row at which the KL falls to a tenth or rises tenfold, and the KL before and after it."""
+    x = view.per_token
     floor, grain = view.level(0.001, 0.05), view.kl_grain
-    evidence = Evidence(segments=int(np.unique(x.segment).size), limit=FALL)
-    worst: tuple[float, int, float, float] | None = None
     moved = (FALL * x.values[1:] < x.values[:-1]) | (x.segment[1:] != x.segment[:-1])
     for i in np.flatnonzero(moved[1:]) + 2:
         restart = bool(x.segment[i] != x.segment[i - 1])
@@ -56,35 +82,11 @@ def resume(view: LogView, level: float) -> Finding:
         least, most = before - grain, now + grain  # a KL of .01 that falls to .00 may have gone from .0051 to .0049
         lasting = restart or (float(after.max()) + grain) * FALL < float(past.min()) - grain
         if before > floor and most * FALL < least and lasting:
-            worst = (now / before, int(i), before, now)
-            break
+            return int(i), before, now
         risen = now - grain > FALL * max(before + grain, floor)
         if restart and now > view.level(FLOOR_TOKEN, FLOOR_ANSWER) and before > 0 and risen:
-            worst = (now / before, int(i), before, now)
-            break
-    if worst is not None:
-        ratio, row, before, now = worst
-        evidence |= {"step": float(x.step[row]), "before": before, "after": now, "ratio": ratio}
-        fell = ratio < 1
-        moves = view.settings.reference_moves
-        if fell and moves is not None:
-            text = f"KL falls to {number(now)} at step {x.step[row]:g}: {moves} lets the reference follow the policy"
-            return evidence.ok(f"{text}, so the KL is no distance from the start")
-        return evidence.problem(
-            f"KL {'falls' if fell else 'rises'} from {number(before)} to {number(now)} at step {x.step[row]:g}",
-            *(
-                (
-                    "the reference was loaded from the checkpoint that was resumed",
-                    "the reference was synchronised with the policy",
-                )
-                if fell
-                else ("the resumed weights are not the saved ones (checkpoint conversion)", "another reference")
-            ),
-            fix="keep the reference's own weights apart from checkpoints, and load them from where the run began",
-        )
-    if np.unique(x.segment).size > 1:
-        return evidence.ok(f"KL continues over {np.unique(x.segment).size - 1} restarts")
-    return evidence.ok("no row's KL falls to a tenth")
+            return int(i), before, now
+    return None
 
 
 @check("KL_JUMP", KL, problem="ten times the rows before and their trend, and stays")
@@ -127,7 +129,7 @@ def kl_jump(view: LogView, level: float) -> Finding:
     if short:
         causes.insert(0, f"answers collapsed to {number(short['length'])} tokens")
     return evidence.problem(
-        f"KL jumps from {number(before)} to {number(float(x.values[at]))} {unit} at step {x.step[at]:g}",
+        f"KL jumps from {number(before)} to {number(x.values[at])} {unit} at step {x.step[at]:g}",
         *causes,
         fix=f"go back to step {good:g}; lower the learning rate, clip gradients",
     )
@@ -168,9 +170,7 @@ def kl_spike(view: LogView, level: float) -> Finding:
     top = int(np.argmax(x.values))
     evidence = Evidence(largest=float(x.values[top]), step=float(x.step[top]))
     if view.token_unit and x.values[top] > IMPOSSIBLE:
-        text = (
-            f"KL {number(float(x.values[top]))} nats per token at step {x.step[top]:g}: no mean of log ratios is that"
-        )
+        text = f"KL {number(x.values[top])} nats per token at step {x.step[top]:g}: no mean of log ratios is that"
         return evidence.problem(text, *causes, fix=fix)
     if x.size < 6:
         return evidence.cannot_tell(f"{x.size} rows with a KL", fix="give six rows or more")
@@ -180,7 +180,7 @@ def kl_spike(view: LogView, level: float) -> Finding:
         base, after = float(np.median(around)), x.values[i + 1 : i + 3]
         if base > 0 and x.values[i] > SPIKE * base and (not after.size or after.min() < 0.1 * x.values[i]):
             evidence |= {"around": base, "step": float(x.step[i]), "largest": float(x.values[i])}
-            text = f"KL {number(float(x.values[i]))} at step {x.step[i]:g}, {number(float(x.values[i]) / base)} times "
+            text = f"KL {number(x.values[i])} at step {x.step[i]:g}, {number(x.values[i] / base)} times "
             return evidence.problem(text + "the rows around it", *causes, fix=fix)
     return evidence.ok(f"no row is {number(SPIKE)} times the rows around it")
 
@@ -302,7 +302,7 @@ def collapse(view: LogView, level: float) -> Finding:
         evidence[f"{name.lower()}_ratio"] = ratio
         if ratio > 2 or (name == "length" and ratio < 0.5):
             moved.append(f"{name} {number(ratio)} times")
-    text = f"reward {number(float(means[best]))} at best, {number(float(means[-1]))} at the end"
+    text = f"reward {number(means[best])} at best, {number(means[-1])} at the end"
     if fallen and moved and drop > 0.1 * abs(float(means[best])):
         return evidence.problem(
             f"{text}, {' and '.join(moved)} meanwhile",

@@ -14,6 +14,7 @@ from kleash.audit.logs.needs import KL, MOVES
 
 if TYPE_CHECKING:
     from kleash.audit.logs.view import LogView
+    from kleash.logs.table import KLColumn
 
 __all__ = ["kl_negative", "kl_zero", "step0_kl"]
 
@@ -27,6 +28,12 @@ in float32 (a batch of 2,000 tokens gave -7e-10)."""
 LN2_MARGIN = 5e-4
 TOKEN_MEANS = ("trl-grpo", "trl-rloo", "nemo-rl")
 """Trainers whose KL per token is a mean over all tokens of a batch, not one over answers of their own means."""
+NEGATIVE_CAUSES = (
+    "the tokens were not drawn from the scored distribution: temperature, top-p, top-k, a suppressed end token",
+    "sampler and scorer hold different weights or scores (quantised base, dropout, adapters)",
+    "padding or prompt tokens are counted",
+)
+NEGATIVE_FIX = "dump logp and ref_logp of sampled tokens and check them: kleash check rollouts.jsonl"
 
 
 @check(
@@ -43,61 +50,57 @@ def kl_negative(view: LogView, level: float) -> Finding:
     -----
     That holds for sums over answers, and for means over all tokens of a batch times the mean length. The mean of
     answers' own token means (verl in the reward, OpenRLHF, slime) may be negative in an honest run: where short answers
-    become rare, each has a negative log ratio that counts as much as the small positive ones of long answers. With ``E
-    exp(-m; m < 0) <= 1`` its ``exp(-m)`` has a mean of at most 2, which is the bound then; what is negative and inside
-    it is ``cannot-tell``.
+    become rare, each has a negative log ratio that counts as much as the small positive ones of long answers. With
+    ``E exp(-m; m < 0) <= 1`` its ``exp(-m)`` has a mean of at most 2, which is the bound then; what is negative and
+    inside it is ``cannot-tell``.
     """
     kl = view.kl
     assert kl is not None
     x = view.kl_series.values
     grant = float(view.error(kl.key, x).max())
     evidence = Evidence(column=kl.key, least=float(x.min()), rows=int(x.size))
-    causes = (
-        "the tokens were not drawn from the scored distribution: temperature, top-p, top-k, a suppressed end token",
-        "sampler and scorer hold different weights or scores (quantised base, dropout, adapters)",
-        "padding or prompt tokens are counted",
-    )
-    fix = "dump logp and ref_logp of sampled tokens and check them: kleash check rollouts.jsonl"
     if kl.spec.estimator in ("k2", "k3", "full"):
-        rounding = (BFLOAT16, FLOAT32) if kl.spec.estimator == "k3" else (0.0, 0.0)
-        evidence |= {"rounding": rounding[1] + grant}
-        if -rounding[0] - grant <= x.min() < -rounding[1] - grant:
-            text = (
-                f"{kl.key} is {number(float(x.min()))} at the least: exp(x) - x - 1 in bfloat16, or k1 under this name"
-            )
-            fix = "score in float32; the trainer's estimator option says which it is"
-            return evidence.cannot_tell(text, fix=fix)
-        if x.min() < -rounding[0] - grant:
-            return evidence.problem(
-                f"{kl.key} is {number(float(x.min()))}, which {kl.spec.estimator} cannot be",
-                "another estimator, k1, is logged",
-                *causes,
-                fix=fix,
-            )
-        below = "never below 0" if x.min() >= 0 else f"{number(float(x.min()))} at the least: 0 in float32"
-        return evidence.ok(f"{kl.key} is {below}")
-    answers = view.per_answer
-    if not answers.size:
-        answers = view.kl_series  # per token, at least one token each: a weaker test of the same hypothesis
+        return _never_below_0(kl, float(x.min()), grant, evidence)
+    # per token, at least one token each, is a weaker test of the same hypothesis
+    answers = view.per_answer if view.per_answer.size else view.kl_series
     length = view.log.length
     tokens = np.ones(answers.size) if length is None else np.asarray(length)[answers.rows]
-    total = float((answers.values - SCORING_NOISE**2 / 2 * np.where(np.isfinite(tokens), tokens, 1.0)).sum()) + grant
-    allowed = float((answers.values + SCORING_NOISE**2 / 2 * np.where(np.isfinite(tokens), tokens, 1.0)).sum()) + grant
+    noise = SCORING_NOISE**2 / 2 * np.where(np.isfinite(tokens), tokens, 1.0)
+    total, allowed = (float((answers.values + side * noise).sum()) + grant for side in (-1, 1))
     own_means = (kl.spec.unit == "nats per token" or not kl.unit_known) and view.trainer not in TOKEN_MEANS
     evidence |= {"sum": total, "limit": math.log(level), "mean": float(x.mean()), "level": level}
+    mean = f"{kl.key} is {number(x.mean())} in the mean"
     least = float(x.sum()) + grant + x.size * (SCORING_NOISE**2 / 2 + math.log(2))
     if own_means and allowed < math.log(level) <= least:
         return evidence.cannot_tell(
-            f"{kl.key} is {number(float(x.mean()))} in the mean, as a mean of answers' means may be",
+            f"{mean}, as a mean of answers' means may be",
             "short answers become rare: each counts as much as a long one",
-            *causes,
-            fix=fix,
+            *NEGATIVE_CAUSES,
+            fix=NEGATIVE_FIX,
         )
     if allowed < math.log(level):
+        return evidence.problem(f"{mean}: a KL cannot be negative", *NEGATIVE_CAUSES, fix=NEGATIVE_FIX)
+    return evidence.ok(mean)
+
+
+def _never_below_0(kl: KLColumn, least: float, grant: float, evidence: Evidence) -> Finding:
+    """Of estimators that are no less than 0 token by token, up to rounding."""
+    coarse, fine = (BFLOAT16, FLOAT32) if kl.spec.estimator == "k3" else (0.0, 0.0)
+    evidence |= {"rounding": fine + grant}
+    if least < -coarse - grant:
         return evidence.problem(
-            f"{kl.key} is {number(float(x.mean()))} in the mean: a KL cannot be negative", *causes, fix=fix
+            f"{kl.key} is {number(least)}, which {kl.spec.estimator} cannot be",
+            "another estimator, k1, is logged",
+            *NEGATIVE_CAUSES,
+            fix=NEGATIVE_FIX,
         )
-    return evidence.ok(f"{kl.key} is {number(float(x.mean()))} in the mean")
+    if least < -fine - grant:
+        return evidence.cannot_tell(
+            f"{kl.key} is {number(least)} at the least: exp(x) - x - 1 in bfloat16, or k1 under this name",
+            fix="score in float32; the trainer's estimator option says which it is",
+        )
+    below = "never below 0" if least >= 0 else f"{number(least)} at the least: 0 in float32"
+    return evidence.ok(f"{kl.key} is {below}")
 
 
 @check("KL_ZERO", MOVES, problem="KL exactly 0 after the first row; DPO's loss stays at ln 2")
@@ -122,7 +125,7 @@ def kl_zero(view: LogView, level: float) -> Finding:
     places = view.log.decimals.get(view.kl.key, -1)
     evidence = Evidence(rows=int(x.size), largest=float(np.abs(x).max()), decimals=places)
     if np.abs(x).max() > 0:
-        return evidence.ok(f"the KL reaches {number(float(np.abs(x).max()))}")
+        return evidence.ok(f"the KL reaches {number(np.abs(x).max())}")
     if 1 < places < 5:
         message = f"{view.kl.key} prints as 0 with {places} decimals in every row"
         return evidence.cannot_tell(message, fix="log more digits")
@@ -147,9 +150,9 @@ def _dpo_zero(view: LogView, causes: tuple[str, ...], fix: str) -> Finding:
         still = still and (m.size == 0 or float(np.abs(m[m.size // 2 :]).max()) < 2 * LN2_MARGIN)
     if still:
         return evidence.problem(
-            f"the loss stays at ln 2 = .6931 ({number(float(x[-1]))}): policy is reference", *causes, fix=fix
+            f"the loss stays at ln 2 = .6931 ({number(x[-1])}): policy is reference", *causes, fix=fix
         )
-    return evidence.ok(f"the loss leaves ln 2 ({number(float(x[-1]))})")
+    return evidence.ok(f"the loss leaves ln 2 ({number(x[-1])})")
 
 
 @check("STEP0_KL", KL, problem="first row, of step 0 or 1, above 0.02 nats per token")

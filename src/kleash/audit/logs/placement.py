@@ -238,7 +238,7 @@ def placement(view: LogView, level: float) -> Finding:
     logged = view.coefficient.values
     if found.where == "none" and logged.size and not view.coefficient_is_zero:
         return evidence.cannot_tell(
-            f"the log names a coefficient of {number(float(logged[-1]))} and shows no penalty ({why})",
+            f"the log names a coefficient of {number(logged[-1])} and shows no penalty ({why})",
             fix="give the whole log, or look where the coefficient goes",
         )
     if found.where == "unknown":

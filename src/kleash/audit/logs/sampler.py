@@ -38,7 +38,7 @@ def endings(view: LogView, level: float) -> Finding:
                 "the response length is too short",
                 fix="set the end token of tokenizer and generation; allow longer answers",
             )
-        return evidence.ok(f"{number(float(x.mean()))} end tokens a row")
+        return evidence.ok(f"{number(x.mean())} end tokens a row")
     cut = view.raw(*CUT)
     if cut is None or not np.isfinite(cut).any():
         return cannot_tell("the log counts neither end tokens nor cut answers")

@@ -76,7 +76,7 @@ def kl_unit(view: LogView, level: float) -> Finding:
     if logged == penal:
         return evidence.ok(f"{kl.key} and the penalty are both in {logged}")
     times = "multiply" if penal == "nats per answer" else "divide"
-    length_text = f" ({number(float(np.median(view.length.values)))})" if view.length.size else ""
+    length_text = f" ({number(np.median(view.length.values))})" if view.length.size else ""
     text = f"{kl.key} is in {logged}, the penalty takes {penal}: {times} by the mean length{length_text} to compare"
     return evidence.ok(text)
 
