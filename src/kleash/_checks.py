@@ -26,6 +26,16 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else "known: " + ", ".join(words)
 
 
+def short(value: object, *, width: int = 40) -> str:
+    """A value for a message: a text as it is, anything else as Python shows it; one line of at most ``width``."""
+    try:
+        text = value if isinstance(value, str) else repr(value)
+    except (ValueError, RecursionError):  # a whole number of too many digits, lists nested too deep
+        text = f"a {type(value).__name__}"
+    text = " ".join(text.split())
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
 def choice(value: str, allowed: Sequence[str], *, name: str) -> str:
     """``value`` if it is one of ``allowed``; otherwise an error with the nearest allowed word."""
     if value not in allowed:
@@ -52,7 +62,9 @@ def number(
     try:
         x = float(value)
     except (TypeError, ValueError):
-        raise OptionError(message(name, expected=expected, got=repr(value))) from None
+        raise OptionError(message(name, expected=expected, got=short(repr(value)))) from None
+    except OverflowError:
+        raise OptionError(message(name, expected=expected, got="a number beyond the range of floats")) from None
     bad = (
         np.isnan(x)
         or (np.isinf(x) and not infinite)
@@ -65,11 +77,12 @@ def number(
     return x
 
 
-def integer(value: Any, *, name: str, at_least: int) -> int:
+def integer(value: Any, *, name: str, at_least: int | None = None) -> int:
     """An int of at least ``at_least``; a float with a fractional part is refused, not rounded."""
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not whole or value < at_least:
-        raise OptionError(message(name, expected=f"a whole number of at least {at_least}", got=repr(value)))
+    if not whole or (at_least is not None and value < at_least):
+        expected = "a whole number" + ("" if at_least is None else f" of at least {at_least}")
+        raise OptionError(message(name, expected=expected, got=short(value)))
     return int(value)
 
 
@@ -80,8 +93,8 @@ def betas(values: ArrayLike, *, name: str = "beta", infinite: bool = True) -> ND
     """
     try:
         array = np.atleast_1d(np.asarray(values, dtype=np.float64))
-    except (TypeError, ValueError):
-        raise OptionError(message(name, expected="numbers of at least 0", got=repr(values))) from None
+    except (TypeError, ValueError, OverflowError):
+        raise OptionError(message(name, expected="numbers of at least 0", got=short(values))) from None
     if array.ndim != 1 or array.size == 0:
         raise OptionError(message(name, expected="a list of at least one number", got=f"shape {array.shape}"))
     for value in array:

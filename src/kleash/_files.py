@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import os
@@ -14,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kleash._checks import message
-from kleash.errors import KleashError, MissingFileError
+from kleash.errors import DataError, KleashError, MissingFileError
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-__all__ = ["dump_json", "finite_or_none", "is_unfinished", "sha256", "write_atomic"]
+__all__ = ["dump_json", "finite_or_none", "is_unfinished", "must_be_file", "sha256", "write_atomic"]
 
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp", re.DOTALL)
 
@@ -28,6 +29,19 @@ def sha256(path: str | Path) -> str:
     """SHA-256 of a file's bytes in hexadecimal, read in pieces."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def must_be_file(path: Path, *, expected: str = "a file", error: type[KleashError] = DataError) -> None:
+    """Pass only a regular file: a folder, a pipe or a device is an ``error``, nothing at all a `MissingFileError`."""
+    if path.is_file():
+        return
+    if path.exists():
+        got, fix = ("a folder", "name a file in it") if path.is_dir() else ("a pipe or device", "write it to a file")
+        raise error(message(str(path), expected=expected, got=got, fix=fix))
+    names = sorted(entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else []
+    close = difflib.get_close_matches(path.name, names, n=1)
+    fix = f"did you mean {path.parent / close[0]}?" if close else "check the path"
+    raise MissingFileError(message(str(path), expected=expected, got="nothing there", fix=fix))
 
 
 def write_atomic(path: str | Path, content: str | bytes) -> None:

@@ -72,7 +72,7 @@ def test_own_settings_are_an_input(capsys: pytest.CaptureFixture[str]):
         ("beta = 0.0", "without a leash no root exists"),
         ("beat = 1.0", "did you mean 'beta'?"),
         ('world = "mars"', "expected one of coin, three, points, words"),
-        ("beta =", "cannot be read as TOML"),
+        ("beta =", "expected TOML, got"),
     ],
 )
 def test_wrong_settings_are_one_line(capsys: pytest.CaptureFixture[str], text: str, told: str):

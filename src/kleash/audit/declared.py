@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import json
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from kleash import _checks
-from kleash.errors import ConfigError, MissingFileError
+from kleash import _checks, config
+from kleash.errors import ConfigError
 from kleash.kl import ESTIMATORS, PLACEMENTS
 
 __all__ = ["Declared", "flatten", "read_config"]
@@ -36,8 +34,6 @@ KNOWN_KEYS = (
     "horizon",
 )
 """Option names of trainers, by which their configuration is told from a small file of declarations."""
-
-_EXPONENT = re.compile(r"[-+]?\d+(?:\.\d*)?[eE][-+]?\d+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,19 +109,22 @@ def read_config(path: str | Path) -> tuple[Declared, dict[str, Any]]:
     ------
     MissingFileError, ConfigError
     """
-    table = _table(path)
+    table = _unwrapped(config.read_table(path))
+    if not isinstance(table, dict):
+        raise ConfigError(_checks.message(str(path), expected="a table of settings", got=type(table).__name__))
     columns = table.pop("columns", None)
-    declared, settings = _sorted(path, table)
+    with config.about(path):
+        declared, settings = _sorted(table)
     return declared.updated(columns=columns), settings
 
 
-def _sorted(path: str | Path, table: dict[str, Any]) -> tuple[Declared, dict[str, Any]]:
+def _sorted(table: dict[str, Any]) -> tuple[Declared, dict[str, Any]]:
     """Declarations, or a trainer's settings beside none."""
     known = {f.name for f in fields(Declared)}
     names = _names_of(table)
     others = names - known
     if set(table) <= known or (not others & set(KNOWN_KEYS) and (_misspelt(others, known) or not names & known)):
-        return _declared(path, table), {}
+        return config.fill(Declared, table), {}
     return Declared(), table
 
 
@@ -157,52 +156,10 @@ def _names_of(table: Mapping[str, Any]) -> set[str]:
     return {key.rpartition(".")[2].lstrip("-").replace("-", "_") for key in flatten(table)}
 
 
-def _table(path: str | Path) -> dict[str, Any]:
-    file = Path(path)
-    if not file.is_file():
-        expected = "a TOML, YAML or JSON file"
-        raise MissingFileError(_checks.message(str(path), expected=expected, got="nothing of that name"))
-    kind = {".json": "JSON", ".yaml": "YAML", ".yml": "YAML"}.get(file.suffix.lower(), "TOML")
-    try:
-        text = file.read_text(encoding="utf-8")
-        table = _yaml(text) if kind == "YAML" else json.loads(text) if kind == "JSON" else tomllib.loads(text)
-    except (UnicodeDecodeError, RecursionError, ValueError) as error:  # both decoders' errors are ValueErrors
-        got = " ".join(str(error).split())
-        fix = "" if kind != "TOML" else "name it .yaml or .json if it is one"
-        raise ConfigError(_checks.message(str(path), expected=kind, got=got, fix=fix)) from None
-    if not isinstance(table, dict):
-        raise ConfigError(_checks.message(str(path), expected="a table of settings", got=type(table).__name__))
-    return table
-
-
-def _yaml(text: str) -> Any:
-    """YAML as trainers write it: hydra's tree or list of overrides, wandb's ``name: {value: ...}``."""
-    import yaml
-
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from None
-    if isinstance(value, list) and value and all(isinstance(item, str) and "=" in item for item in value):
-        pairs = (item.lstrip("+~").partition("=") for item in value)
-        value = {key: yaml.safe_load(shown) for key, _, shown in pairs}
-    return _plain(value)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        if "value" in value and set(value) <= {"value", "desc"}:  # wandb
-            return _plain(value["value"])
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, str) and _EXPONENT.fullmatch(value):
-        return float(value)  # YAML 1.1 takes 1e-3, without a point, for a word
-    return value
-
-
-def _declared(path: str | Path, table: dict[str, Any]) -> Declared:
-    known = [f.name for f in fields(Declared)]
-    for key in table:
-        if key not in known:
-            fix = _checks.nearest(key, known)
-            raise ConfigError(_checks.message(f"{path}: key", expected="a known setting", got=repr(key), fix=fix))
-    return Declared(**table)
+def _unwrapped(value: Any) -> Any:
+    """Settings as wandb saves them, ``name: {value: ...}``, under their names alone."""
+    if not isinstance(value, dict):
+        return value
+    if "value" in value and set(value) <= {"value", "desc"}:
+        return _unwrapped(value["value"])
+    return {key: _unwrapped(item) for key, item in value.items()}

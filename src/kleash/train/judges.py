@@ -12,9 +12,10 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from kleash import _checks
+from kleash.config import Within
 from kleash.errors import ConfigError, DataError, DependencyError, MissingFileError
 from kleash.train.judging import Judge
 
@@ -44,7 +45,7 @@ class JudgeSource:
 
     use: str
     path: Path | None = None
-    seconds: float = _SECONDS
+    seconds: Annotated[float, Within(above=0)] = _SECONDS
 
 
 def load_judge(source: JudgeSource, *, name: str, folder: str | Path = ".", device: str = "cpu") -> Judge:
