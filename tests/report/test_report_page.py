@@ -106,7 +106,7 @@ def test_the_table_and_the_csv_are_the_frontiers(files, sweep, run_page):
     (source,) = read_sources([files["run"]])
     rows = list(csv.DictReader(io.StringIO(csv_text([source]))))
     assert [float(row["gold"]) for row in rows[:-1]] == sweep.frontier.gold.value.tolist()
-    assert [float(row["gold_gain_lo"]) for row in rows[:-1]] == sweep.frontier.gold_gain.lo.tolist()
+    assert [float(row["gold_gain_lo"]) for row in rows[:-1]] == sweep.frontier.gold.gain.lo.tolist()
     assert rows[-1]["status"] == "reference"
     page = run_page
     (encoded,) = re.findall(r'href="data:text/csv;charset=utf-8;base64,([^"]*)"', page)
@@ -133,7 +133,7 @@ def test_needles_and_leash_are_to_scale(run_page):
 
 def test_the_gain_beside_the_needle_is_the_paired_one(both_page, forecast):
     (dial, _) = json.loads(re.search(r'id="data">(.*?)</script>', both_page, flags=re.S)[1])["dials"]
-    gain = forecast.frontier.gold_gain
+    gain = forecast.frontier.gold.gain
     for i, row in enumerate(dial["rows"][:-1]):
         numbers = [float(x) for x in re.findall(r"[+-][\d.e-]+", row["gain"].replace("\N{MINUS SIGN}", "-"))]
         np.testing.assert_allclose(numbers, [gain.value[i], gain.lo[i], gain.hi[i]], rtol=6e-3)

@@ -185,7 +185,7 @@ def test_prompts_without_gold_are_no_numbers(tmp_path: Path):
     last = [g for g in callback.by_prompt[-1]["gold"] if g is not None]
     assert len(last) == 32
     assert frontier.gold.value[0] == pytest.approx(np.mean(last))
-    assert np.isfinite(frontier.gold_gain.se[0])
+    assert np.isfinite(frontier.gold.gain.se[0])
     assert np.isfinite(frontier.replicates.gold).all()
 
 

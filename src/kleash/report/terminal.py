@@ -79,7 +79,7 @@ def text_chart(frontier: Frontier) -> str:
     legend = []
     for sign, name, word, column, reference in (
         ("J", "reward", "judge's score", frontier.reward, frontier.reference_reward),
-        ("Q", "gold", "true quality", frontier.gold, frontier.reference_gold),
+        ("Q", "gold", "true quality", frontier.gold, frontier.gold and frontier.gold.reference),
     ):
         if column is None:
             legend.append("true quality was not measured")
