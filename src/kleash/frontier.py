@@ -245,7 +245,7 @@ class Frontier:
         """An altair chart for a notebook: judge's score and true quality against ``beta`` or against sqrt(KL)."""
         from importlib import import_module  # the report is a room above this one: loaded on use, never imported
 
-        return import_module("kleash.report.drawing").plot(self, against=against)
+        return import_module("kleash.reporting.drawing").plot(self, against=against)
 
     def save(self, path: str | Path) -> None:
         """Write everything, replicates included, to ``.json`` or ``.parquet``; atomic, exact to the last bit.

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 import kleash
-from kleash.report.sources import source_of
+from kleash.reporting.sources import source_of
 
 HOSTILE = (
     "<script>window.hit=1</script>",

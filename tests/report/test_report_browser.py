@@ -10,9 +10,9 @@ from hard_cases import big_sources, many_answers, refused, without_gold
 from screens import faults, screenshot
 
 import kleash
-from kleash.report.page import report_page
-from kleash.report.sources import read_sources, source_of
-from kleash.report.stops import LEASH
+from kleash.reporting.dial import LEASH
+from kleash.reporting.page import report_page
+from kleash.reporting.sources import read_sources, source_of
 
 pytestmark = [
     pytest.mark.browser,

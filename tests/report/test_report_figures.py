@@ -10,10 +10,10 @@ import pytest
 
 import kleash
 from kleash.frontier import Estimates, Gold
-from kleash.report import drawing, figures, figures_runs
-from kleash.report.look import DIAL, SERIES, draw_png, draw_svg, inline_svg, theme
-from kleash.report.plots import save_plots
-from kleash.report.sources import read_sources, source_of
+from kleash.reporting import drawing, figures, figures_runs
+from kleash.reporting.palette import DIAL, SERIES, draw_png, draw_svg, inline_svg, theme
+from kleash.reporting.plots import save_plots
+from kleash.reporting.sources import read_sources, source_of
 
 
 def luminance(colour):

@@ -9,8 +9,8 @@ import pytest
 
 import kleash
 from kleash.errors import DataError, KleashError, MissingFileError, OptionError
-from kleash.report.page import report_page
-from kleash.report.sources import read_sources, source_of
+from kleash.reporting.page import report_page
+from kleash.reporting.sources import read_sources, source_of
 
 
 @pytest.mark.parametrize("name", ["run", "frontier_json", "frontier_parquet", "sweep_json"])

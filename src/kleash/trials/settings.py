@@ -6,8 +6,8 @@ import tomllib
 from pathlib import Path
 
 from kleash._checks import message
-from kleash.conformance.cases import PUZZLES, Case, case_of
 from kleash.errors import ConfigError, MissingFileError
+from kleash.trials.cases import PUZZLES, Case, case_of
 
 __all__ = ["read_case"]
 

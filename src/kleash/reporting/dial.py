@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kleash._table import cell_texts
-from kleash.report import figures
-from kleash.report.sources import ReportSource
-from kleash.report.words import shown
+from kleash.reporting import figures
+from kleash.reporting.sentences import shown
+from kleash.reporting.sources import ReportSource
 
 if TYPE_CHECKING:
     from kleash.frontier import Frontier

@@ -11,8 +11,8 @@ from rich.console import Group
 from rich.text import Text
 
 from kleash._table import cell_texts, page
-from kleash.report.sources import ReportSource
-from kleash.report.words import how_sure, shown, verdict_lines
+from kleash.reporting.sentences import how_sure, shown, verdict_lines
+from kleash.reporting.sources import ReportSource
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -18,7 +18,7 @@ from kleash import _files
 from kleash._checks import message, nearest
 from kleash.errors import DataError, KleashError, MissingFileError, OptionError
 from kleash.frontier import Estimates, Frontier, Gold, exact_frontier
-from kleash.report.kept import kept_answers, prompt_means
+from kleash.reporting.answers import kept_answers, prompt_means
 from kleash.runs import Run, read_run
 from kleash.window import Verdict, find_window
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kleash.report.sources import ReportSource
+from kleash.reporting.sources import ReportSource
 
 if TYPE_CHECKING:
     from kleash.frontier import Estimates, Frontier
