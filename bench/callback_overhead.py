@@ -16,7 +16,7 @@ from pathlib import Path
 
 from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback
 
-from kleash.conformance.tiny import quiet, tokenizer
+from kleash.trials.tiny import quiet, tokenizer
 
 STEPS, REPEATS, LIMIT = 40, 3, 0.15
 

@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from kleash.conformance.conformance import run_conformance
+from kleash.trials.conformance import run_conformance
 
 NAMES = ("trl-grpo", "trl-rloo", "trl-dpo", "kleash")
 DOCS = Path(__file__).parents[1] / "docs" / "conformance.md"

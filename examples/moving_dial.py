@@ -29,10 +29,10 @@ def rows() -> list[list[str]]:
             frontier = exact_frontier(kitchen(oversalt=oversalt, love=love))
             verdict = find_window(frontier)
             start = [f"{oversalt:g}", f"{love:g}", verdict.kind]
-            if verdict.best_beta is None or frontier.gold_gain is None:
+            if verdict.best_beta is None or frontier.gold is None:
                 table.append([*start, "-", "-", "none", "-", "-"])
                 continue
-            gain = frontier.gold_gain.value.max()
+            gain = frontier.gold.gain.value.max()
             edges = (verdict.loose_edge, verdict.tight_edge)
             spans = ["open" if edge is None else f"{edge[0]:.3g}..{edge[1]:.3g}" for edge in edges]
             table.append([*start, f"{verdict.best_beta:.3g}", f"{verdict.safe_beta:.3g}", f"{gain:.3f}", *spans])

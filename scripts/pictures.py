@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import kleash
-from kleash.report.animation import animate
-from kleash.report.play import play_page
+from kleash.playground.animation import animate
+from kleash.playground.page import play_page
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "pictures"

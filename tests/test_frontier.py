@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import tempfile
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from numpy.testing import assert_array_equal
 from exact_worlds import reward_range, small_worlds, some_world
 from kleash import _files
 from kleash.errors import DataError, KleashError, MissingFileError, OptionError, ShapeError
-from kleash.frontier import Estimates, Frontier, Replicates, exact_frontier
+from kleash.frontier import Estimates, Frontier, Gold, Replicates, exact_frontier
 from kleash.tilt import moments, stationary_betas
 from kleash.worlds import heavy_tail, kitchen, two_arm
 
@@ -36,11 +37,9 @@ def frontier(**changes):
         "source": "forecast",
         "beta": [0.1, 1.0, 10.0],
         "reward": known(NAN, 2.0, 1.0),
-        "gold": known(NAN, 0.5, 0.4),
+        "gold": Gold.of(known(NAN, 0.5, 0.4), gain=known(NAN, 0.2, 0.1), reference=known(0.3)[0]),
         "kl": known(NAN, 0.5, 0.1),
-        "gold_gain": known(NAN, 0.2, 0.1),
         "reference_reward": known(0.9)[0],
-        "reference_gold": known(0.3)[0],
         "n": [30, 30, 30],
         "status": ["beyond", "weak", "ok"],
         "diagnostics": {"ess": np.array([1.5, 5.0, 20.0]), "khat": np.array([NAN, 0.4, 0.1])},
@@ -107,6 +106,7 @@ def test_usable_is_all_but_beyond():
     assert frontier().usable.tolist() == [False, True, True]
 
 
+GOLD_OF_ONE = Gold.of(Estimates.exact([1.0]), gain=Estimates.exact([1.0]), reference=Estimates.exact(1.0))
 TWO_BETAS = Replicates(kind="seeds", reward=np.ones((4, 2)), kl=np.ones((4, 2)), reference_reward=np.ones(4))
 
 
@@ -122,7 +122,7 @@ TWO_BETAS = Replicates(kind="seeds", reward=np.ones((4, 2)), kl=np.ones((4, 2)),
         ({"status": ["ok", "ok"]}, ShapeError, "status (2,)"),
         ({"n": [1]}, ShapeError, "n (1,)"),
         ({"reward": Estimates.exact([1.0])}, ShapeError, "reward (1,)"),
-        ({"gold_gain": Estimates.exact([1.0])}, ShapeError, "gold_gain (1,)"),
+        ({"gold": GOLD_OF_ONE}, ShapeError, "gold (1,)"),
         ({"diagnostics": {"ess": np.array([1.0])}}, ShapeError, "ess (1,)"),
         ({"diagnostics": {"kl_se": np.ones(3)}}, OptionError, "diagnostics: expected names of their own, got kl_se"),
         ({"replicates": TWO_BETAS}, ShapeError, "replicates (2,)"),
@@ -151,6 +151,11 @@ def test_replicates_that_do_not_fit_are_refused(changes, error):
         Replicates(**{**given, **changes})
 
 
+def test_a_gain_of_another_size_than_its_gold_is_refused():
+    with pytest.raises(ShapeError, match=re.escape("gold_gain (1,)")):
+        Gold.of(Estimates.exact([1.0, 2.0]), gain=Estimates.exact([1.0]), reference=Estimates.exact(1.0))
+
+
 def test_gold_gain_of_replicates_is_paired_within_the_draw():
     draws = frontier().replicates
     assert_array_equal(draws.gold_gain()[2], draws.gold[2] - draws.reference_gold[2])
@@ -172,7 +177,7 @@ def test_rows_hold_none_where_there_is_no_value():
 
 
 def test_rows_without_gold_keep_the_columns():
-    rows = frontier(gold=None, gold_gain=None, reference_gold=None, replicates=None).rows()
+    rows = frontier(gold=None, replicates=None).rows()
     assert list(rows[0]) == [*COLUMNS, "ess", "khat", "n", "status"]
     assert all(row[name] is None for row in rows for name in COLUMNS if name.startswith("gold"))
 
@@ -186,14 +191,14 @@ def test_to_dict_is_plain_data_without_replicates():
         "gold": 0.3, "gold_se": 0.1, "gold_lo": 0.3 - 0.2, "gold_hi": 0.5,
     }  # fmt: skip
     assert json.loads(_files.dump_json(content)) == content
-    without = frontier(gold=None, gold_gain=None, reference_gold=None, replicates=None).to_dict()
+    without = frontier(gold=None, replicates=None).to_dict()
     assert without["reference"]["gold"] is None
 
 
 def test_frame_has_the_same_types_whatever_is_missing():
     full, bare = (
         frontier().to_frame(),
-        frontier(gold=None, gold_gain=None, reference_gold=None, replicates=None).to_frame(),
+        frontier(gold=None, replicates=None).to_frame(),
     )
     assert full.columns == [*COLUMNS, "ess", "khat", "n", "status"]
     assert full.schema == bare.schema
@@ -216,8 +221,8 @@ def test_exact_frontier_is_the_moments(world, scales):
     assert_array_equal(table.gold.value, at.gold)
     assert_array_equal(table.kl.value, at.kl)
     assert_array_equal(table.diagnostics["chi2"], at.chi2)
-    assert_array_equal(table.gold_gain.value, at.gold - start.gold)
-    assert (table.reference_reward.value, table.reference_gold.value) == (start.reward[0], start.gold[0])
+    assert_array_equal(table.gold.gain.value, at.gold - start.gold)
+    assert (table.reference_reward.value, table.gold.reference.value) == (start.reward[0], start.gold[0])
     assert (table.gold.se == 0).all()
     assert_array_equal(table.kl.lo, table.kl.hi)
     assert (table.source, table.replicates, set(table.status), set(table.n)) == ("exact", None, {"ok"}, {0})
@@ -256,7 +261,7 @@ def test_kitchen_as_a_frontier():
     table = exact_frontier(kitchen(), [0, 1, 5, 15, 60])
     assert table.reward.value.round(2).tolist() == [31.70, 31.69, 28.32, 12.88, 9.68]
     assert table.gold.value.round(3).tolist() == [0.0, 0.0, 0.29, 1.541, 1.766]
-    assert (round(float(table.reference_reward.value), 2), round(float(table.reference_gold.value), 3)) == (9.12, 1.798)
+    assert (round(float(table.reference_reward.value), 2), round(float(table.gold.reference.value), 3)) == (9.12, 1.798)
     assert table.provenance["world"] == "kitchen"
 
 
@@ -311,9 +316,7 @@ def frontiers(draw):
         reward=estimates(size),
         kl=estimates(size),
         reference_reward=estimates(()),
-        gold=maybe(lambda: estimates(size)),
-        gold_gain=maybe(lambda: estimates(size)),
-        reference_gold=maybe(lambda: estimates(())),
+        gold=maybe(lambda: Gold.of(estimates(size), gain=estimates(size), reference=estimates(()))),
         n=draw(arrays(np.int64, size, elements=st.integers(0, 2**53))),
         status=draw(st.lists(st.sampled_from(["ok", "weak", "beyond"]), min_size=size, max_size=size)),
         diagnostics={name: cube(size) for name in names},
@@ -343,12 +346,10 @@ def test_an_example_written_and_read(tmp_path, name):
 def test_measured_but_nowhere_known_is_not_unmeasured(tmp_path, name):
     """All rows beyond: gold is null everywhere in the file, and still was measured (the verdict's reason differs)."""
     nowhere = Estimates(**dict.fromkeys(("value", "se", "lo", "hi"), np.full(3, NAN)))
-    for reference in (None, Estimates.exact(0.5)):
-        written = frontier(
-            gold=nowhere, gold_gain=nowhere, reference_gold=reference, replicates=None, status=["beyond"] * 3
-        )
-        written.save(tmp_path / name)
-        same(written, Frontier.load(tmp_path / name))
+    gold = Gold.of(nowhere, gain=nowhere, reference=Estimates.exact(0.5))
+    written = frontier(gold=gold, replicates=None, status=["beyond"] * 3)
+    written.save(tmp_path / name)
+    same(written, Frontier.load(tmp_path / name))
 
 
 def test_parquet_is_a_table_for_everybody(tmp_path):

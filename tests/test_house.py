@@ -51,7 +51,7 @@ LONG_MODULES = {
     "statistics.py",
     "forecast.py",
     "trl.py",
-    "dial.py",
+    "drawing.py",
     "sources.py",
     "__init__.py",
     "lm_sweep.py",

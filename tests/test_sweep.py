@@ -120,7 +120,7 @@ def test_a_judge_that_likes_everything_alike_cannot_tell():
     flat = World(name="flat", log_reference=np.log([[0.2, 0.3, 0.5]]), reward=[[0.3] * 3], gold=[[0.0, 1.0, 2.0]])
     result = sweep(flat, steps=50)
     assert (result.frontier.kl.value == 0).all()
-    assert (result.frontier.gold_gain.value == 0).all()
+    assert (result.frontier.gold.gain.value == 0).all()
     assert result.verdict.kind == "cannot-tell"
     assert "same score" in result.verdict.reasons[0]
 

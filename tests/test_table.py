@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from kleash import _table
-from kleash.frontier import Estimates, Frontier, exact_frontier
+from kleash.frontier import Estimates, Frontier, Gold, exact_frontier
 from kleash.window import Verdict, find_window
 from kleash.worlds import kitchen
 
@@ -28,10 +28,8 @@ def forecast(size=48, *, gold=True, se=0.01):
         beta=beta,
         reward=estimates(np.linspace(98.7, 12.3, size), 1.234).where(known),
         kl=estimates(np.geomspace(3.2, 1e-6, size), se).where(known),
-        gold=column if gold else None,
-        gold_gain=column if gold else None,
+        gold=Gold.of(column, gain=column, reference=estimates(0.6, se)[()]) if gold else None,
         reference_reward=estimates(12.0)[()],
-        reference_gold=estimates(0.6, se)[()] if gold else None,
         n=np.full(size, 100),
         status=status,
     )

@@ -16,7 +16,7 @@ from scipy.special import stdtrit
 from exact_worlds import gaussian_world, small_worlds, with_maxima_and_minima
 from kleash import _files
 from kleash.errors import OptionError
-from kleash.frontier import Estimates, Frontier, Replicates, exact_frontier
+from kleash.frontier import Estimates, Frontier, Gold, Replicates, exact_frontier
 from kleash.tilt import moments
 from kleash.window import Verdict, find_window
 from kleash.worlds import World, kitchen, two_arm
@@ -34,11 +34,11 @@ def exact(beta, gain, *, kl=None, gold_range=1.0, status=None):
         source="exact",
         beta=beta,
         reward=Estimates.exact(np.linspace(2, 1, size)),
-        gold=Estimates.exact(REFERENCE + gain),
+        gold=Gold.of(
+            Estimates.exact(REFERENCE + gain), gain=Estimates.exact(gain), reference=Estimates.exact(REFERENCE)
+        ),
         kl=Estimates.exact(np.linspace(2.0, 0.1, size) if kl is None else kl),
-        gold_gain=Estimates.exact(gain),
         reference_reward=Estimates.exact(0.9),
-        reference_gold=Estimates.exact(REFERENCE),
         n=np.zeros(size, dtype=int),
         status=np.full(size, "ok") if status is None else status,
         gold_range=gold_range,
@@ -68,8 +68,11 @@ def sampled(beta, gain, *, se, own=0.0, kind="bootstrap", n=30, n_draws=400, **c
     return dataclasses.replace(
         table,
         source="forecast" if kind == "bootstrap" else "sweep",
-        gold=Estimates(value=table.gold.value, se=0 * gain + 10.0, lo=gain - 20, hi=gain + 20),  # not to be looked at
-        gold_gain=Estimates(value=gain, se=0 * gain + se, lo=gain - half, hi=gain + half),
+        gold=Gold.of(
+            Estimates(value=table.gold.value, se=0 * gain + 10.0, lo=gain - 20, hi=gain + 20),  # not to be looked at
+            gain=Estimates(value=gain, se=0 * gain + se, lo=gain - half, hi=gain + half),
+            reference=table.gold.reference,
+        ),
         n=np.full(gain.size, n),
         replicates=Replicates(
             kind=kind,
@@ -178,7 +181,7 @@ def test_rounding_is_not_a_gain():
         gold=np.repeat([[0.1], [0.7], [0.3]], 50, 1),
     )
     table = exact_frontier(world)
-    assert (table.gold_gain.value > 0).any()  # by 1e-16
+    assert (table.gold.gain.value > 0).any()  # by 1e-16
     assert find_window(table).kind == "no-useful-range"
     shifted = exact_frontier(dataclasses.replace(world, gold=world.gold + 1e6))
     assert find_window(shifted).kind == "no-useful-range"
@@ -310,12 +313,14 @@ def test_one_seed_shows_nothing():
         kind="seeds", **{f.name: getattr(r, f.name)[:1] for f in dataclasses.fields(r) if f.name != "kind"}
     )
     nowhere = np.full(2, NAN)
-    gain = Estimates(value=table.gold_gain.value, se=nowhere, lo=nowhere, hi=nowhere)
-    verdict = find_window(dataclasses.replace(table, replicates=one, gold_gain=gain))
+    gain = Estimates(value=table.gold.gain.value, se=nowhere, lo=nowhere, hi=nowhere)
+    gold = dataclasses.replace(table.gold, gain=gain)
+    verdict = find_window(dataclasses.replace(table, replicates=one, gold=gold))
     assert verdict.kind == "cannot-tell"
     assert "without an interval" in verdict.reasons[0]
     assert verdict.needs == ("more seeds and betas",)
-    known = find_window(dataclasses.replace(table, replicates=one, gold_gain=Estimates.exact([0.1, 0.2])))
+    gold = dataclasses.replace(table.gold, gain=Estimates.exact([0.1, 0.2]))
+    known = find_window(dataclasses.replace(table, replicates=one, gold=gold))
     assert (
         known.kind == "no-overoptimisation-seen"
     )  # a gain that came with an interval, and no loss that can be measured
@@ -323,9 +328,10 @@ def test_one_seed_shows_nothing():
 
 def test_estimates_without_draws_are_compared_as_independent():
     """A forecast read from somewhere without its draws must not pass for an exact table."""
-    gold = Estimates(value=[0.7, 1.0, 0.8], se=[0.1, 0.1, 0.1], lo=[0.5, 0.8, 0.6], hi=[0.9, 1.2, 1.0])
+    value = Estimates(value=[0.7, 1.0, 0.8], se=[0.1, 0.1, 0.1], lo=[0.5, 0.8, 0.6], hi=[0.9, 1.2, 1.0])
     gain = Estimates(value=[0.2, 0.5, 0.3], se=[0.01] * 3, lo=[0.1, 0.4, 0.2], hi=[0.3, 0.6, 0.4])
-    table = dataclasses.replace(exact([1.0, 2.0, 4.0], [0.2, 0.5, 0.3]), source="log", gold=gold, gold_gain=gain)
+    gold = Gold.of(value, gain=gain, reference=Estimates.exact(REFERENCE))
+    table = dataclasses.replace(exact([1.0, 2.0, 4.0], [0.2, 0.5, 0.3]), source="log", gold=gold)
     assert find_window(table).kind == "useful-range"  # 0.3 is more than 1.96 * 0.1 * sqrt(2) = 0.277
     wider = dataclasses.replace(gold, se=np.full(3, 0.11))
     assert find_window(dataclasses.replace(table, gold=wider)).kind == "no-overoptimisation-seen"
@@ -395,11 +401,10 @@ def test_floor_makes_no_gain_out_of_nothing():
 
 def test_no_gold():
     table = exact(BETAS, np.zeros(7))
-    for missing in ({"gold": None, "gold_gain": None}, {"gold_gain": None}, {"gold": None}):
-        verdict = find_window(dataclasses.replace(table, **missing))
-        assert verdict.kind == "cannot-tell"
-        assert "was not measured" in verdict.reasons[0]
-        assert verdict.needs == ("gold labels on some of the answers, chosen at random",)
+    verdict = find_window(dataclasses.replace(table, gold=None))
+    assert verdict.kind == "cannot-tell"
+    assert "was not measured" in verdict.reasons[0]
+    assert verdict.needs == ("gold labels on some of the answers, chosen at random",)
 
 
 def test_everything_beyond():
@@ -429,7 +434,7 @@ def test_beyond_rows_are_not_looked_at():
     assert (verdict.kind, verdict.best_beta, verdict.best_lo, verdict.best_hi) == ("useful-range", 2.0, 1.0, 4.0)
     keep = status != "beyond"
     draws = {name: np.where(keep, getattr(table.replicates, name), NAN) for name in ("reward", "kl", "gold")}
-    blind = {name: getattr(table, name).where(keep) for name in ("reward", "kl", "gold", "gold_gain")}
+    blind = {name: getattr(table, name).where(keep) for name in ("reward", "kl", "gold")}
     n = np.where(keep, 30, 1)
     other = dataclasses.replace(table, **blind, n=n, replicates=dataclasses.replace(table.replicates, **draws))
     assert find_window(other) == verdict
@@ -586,4 +591,4 @@ def test_the_window_moves_with_the_judge():
             for name in ("best_beta", "safe_beta", "best_lo", "best_hi", "loose_edge", "tight_edge"):
                 moved, still = np.array(getattr(verdict, name)), np.array(getattr(plain, name))
                 np.testing.assert_allclose(moved, love * still, rtol=1e-8)
-            np.testing.assert_allclose(table.gold_gain.value.max(), tables[1.0].gold_gain.value.max(), rtol=1e-9)
+            np.testing.assert_allclose(table.gold.gain.value.max(), tables[1.0].gold.gain.value.max(), rtol=1e-9)

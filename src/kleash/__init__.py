@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from kleash.errors import KleashError
     from kleash.forecasting.forecast import forecast
     from kleash.forecasting.result import Forecast
-    from kleash.frontier import Estimates, Frontier, Replicates, exact_frontier
+    from kleash.frontier import Estimates, Frontier, Gold, Replicates, exact_frontier
     from kleash.kl import KLSpec, full_kl, k1, k2, k3
-    from kleash.report.page import report_page
+    from kleash.reporting.page import report_page
     from kleash.samples import Samples, read_samples
     from kleash.tilt import best_of_n, moments, stationary_betas, tilt_policy
     from kleash.train.sweep import SweepResult, sweep
@@ -40,6 +40,7 @@ __all__ = [
     "Estimates",
     "Forecast",
     "Frontier",
+    "Gold",
     "KLSpec",
     "KleashError",
     "Replicates",
@@ -78,9 +79,9 @@ _HOME = {
     "kleash.errors": ("KleashError",),
     "kleash.forecasting.forecast": ("forecast",),
     "kleash.forecasting.result": ("Forecast",),
-    "kleash.frontier": ("Estimates", "Frontier", "Replicates", "exact_frontier"),
+    "kleash.frontier": ("Estimates", "Frontier", "Gold", "Replicates", "exact_frontier"),
     "kleash.kl": ("KLSpec", "full_kl", "k1", "k2", "k3"),
-    "kleash.report.page": ("report_page",),
+    "kleash.reporting.page": ("report_page",),
     "kleash.samples": ("Samples", "read_samples"),
     "kleash.tilt": ("best_of_n", "moments", "stationary_betas", "tilt_policy"),
     "kleash.train.sweep": ("SweepResult", "sweep"),

@@ -13,7 +13,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kleash.frontier import Estimates, Frontier
+from kleash.frontier import Estimates, Frontier, Gold
 from kleash.window import Verdict, VerdictKind
 
 __all__ = ["cell_texts", "frontier_table", "page", "to_text", "verdict_text"]
@@ -154,9 +154,8 @@ def frontier_table(
     if status:
         table.add_column("Sure", no_wrap=True)
     empty = Estimates.exact(np.full(frontier.beta.shape, np.nan))
-    gold = frontier.gold if frontier.gold is not None else empty
-    reference_gold = frontier.reference_gold if frontier.reference_gold is not None else empty[0]
-    columns = [(frontier.reward, frontier.reference_reward), (gold, reference_gold), (frontier.kl, None)]
+    gold = frontier.gold or Gold.of(empty, gain=empty, reference=empty[0])
+    columns = [(frontier.reward, frontier.reference_reward), (gold, gold.reference), (frontier.kl, None)]
     forms = [
         _Form.of([column] if reference is None else [column, reference], smallest=column is frontier.kl)
         for column, reference in columns
@@ -277,11 +276,11 @@ def cell_texts(frontier: Frontier) -> dict[str, list[str]]:
     ends print alike).
     """
     empty = Estimates.exact(np.full(frontier.beta.shape, np.nan))
-    none = Estimates.exact(np.nan)
+    gold = frontier.gold or Gold.of(empty, gain=empty, reference=Estimates.exact(np.nan))
     columns: dict[str, list[str]] = {"beta": [*_betas(frontier), "reference"]}
     for name, rows, reference in (
         ("reward", frontier.reward, frontier.reference_reward),
-        ("gold", frontier.gold or empty, frontier.reference_gold or none),
+        ("gold", gold, gold.reference),
         ("kl", frontier.kl, Estimates.exact(0.0)),
     ):
         form = _Form.of([rows, reference], smallest=name == "kl")

@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kleash import _checks, _files, tilt
-from kleash.errors import DataError, MissingFileError, OptionError, ShapeError
+from kleash.errors import DataError, MissingFileError, OptionError
+from kleash.estimates import Estimates, Floats, Gold, Replicates
 from kleash.worlds import World
 
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["Estimates", "Frontier", "Replicates", "Source", "Status", "exact_frontier"]
+__all__ = ["Estimates", "Frontier", "Gold", "Replicates", "Source", "Status", "exact_frontier"]
 
-Floats = NDArray[np.float64]
 Source = Literal["exact", "forecast", "sweep", "log"]
 """Where a Frontier came from: a world's closed form, reference samples, training, or a trainer's logs."""
 Status = Literal["ok", "weak", "beyond"]
@@ -28,77 +28,8 @@ Status = Literal["ok", "weak", "beyond"]
 
 _SCHEMA = 1
 _QUANTITIES = ("reward", "gold", "kl", "gold_gain")
-_MEASURED = ("gold", "gold_gain", "reference_gold")  # what may be None: in a file told apart from measured, but null
+_MEASURED = ("gold", "gold_gain", "reference_gold")  # of a Gold: in a file null may be measured, or not
 _COLUMNS = {name + end for name in _QUANTITIES for end in ("", "_se", "_lo", "_hi")} | {"beta", "n", "status"}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Estimates:
-    """One quantity along the dial: arrays of one shape; NaN where a value does not exist.
-
-    ``value`` the estimate, ``se`` its standard error, ``lo`` and ``hi`` the ends of its 95 % interval.
-    """
-
-    value: Floats
-    se: Floats
-    lo: Floats
-    hi: Floats
-
-    def __post_init__(self) -> None:
-        arrays = {f.name: np.asarray(getattr(self, f.name), dtype=np.float64) for f in dataclasses.fields(self)}
-        _checks.same_shape(**arrays)
-        for name, array in arrays.items():
-            object.__setattr__(self, name, array)
-
-    @classmethod
-    def exact(cls, value: ArrayLike) -> Estimates:
-        """Values known without error: standard error 0 and an interval of one point."""
-        array = np.asarray(value, dtype=np.float64)
-        return cls(value=array, se=np.zeros_like(array), lo=array, hi=array)
-
-    def __getitem__(self, index: Any) -> Estimates:
-        """The same quantity at some of the betas."""
-        return Estimates(**{f.name: getattr(self, f.name)[index] for f in dataclasses.fields(self)})
-
-    def where(self, keep: NDArray[np.bool_]) -> Estimates:
-        """The same, with NaN outside ``keep``."""
-        fields = dataclasses.fields(self)
-        return Estimates(**{f.name: np.where(keep, getattr(self, f.name), np.nan) for f in fields})
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Replicates:
-    """Draws of the whole table, so that differences between betas can be paired.
-
-    ``kind`` says what a draw is: ``bootstrap`` (a draw from the sampling distribution of the estimate: its spread is
-    the standard error) or ``seeds`` (an independent training run: the standard error is spread / sqrt(R)).
-    ``reward``, ``kl`` and ``gold`` have shape (R, B), ``reference_reward`` and ``reference_gold`` (R,).
-    """
-
-    kind: Literal["bootstrap", "seeds"]
-    reward: Floats
-    kl: Floats
-    reference_reward: Floats
-    gold: Floats | None = None
-    reference_gold: Floats | None = None
-
-    def __post_init__(self) -> None:
-        _checks.choice(self.kind, ("bootstrap", "seeds"), name="replicates' kind")
-        for name in ("reward", "kl", "gold", "reference_reward", "reference_gold"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=np.float64))
-        _checks.same_shape(reward=self.reward, kl=self.kl, **({} if self.gold is None else {"gold": self.gold}))
-        for name in ("reference_reward", "reference_gold"):
-            draws = getattr(self, name)
-            if draws is not None and (self.reward.ndim != 2 or draws.shape != self.reward.shape[:1]):
-                got = f"{draws.shape} beside reward {self.reward.shape}"
-                raise ShapeError(_checks.message(f"replicates' {name}", expected="shape (R,) of (R, B)", got=got))
-
-    def gold_gain(self) -> Floats | None:
-        """Gold minus the reference's gold within each draw, shape (R, B)."""
-        if self.gold is None or self.reference_gold is None:
-            return None
-        return np.asarray(self.gold - self.reference_gold[:, None])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -112,10 +43,9 @@ class Frontier:
     beta
         Finite coefficients in reward units per nat, shape (B,), ascending; the reference (beta infinity) stands apart.
     reward, gold, kl
-        :class:`Estimates` of shape (B,); KL in nats per answer. ``gold`` is None where nothing is known of it.
-    gold_gain
-        Gold minus the reference's gold, paired, shape (B,).
-    reference_reward, reference_gold
+        :class:`Estimates` of shape (B,); KL in nats per answer. ``gold``, a :class:`Gold` with ``gain`` and
+        ``reference``, is None where nothing is known of it.
+    reference_reward
         :class:`Estimates` of shape () for the untouched reference.
     n
         Independent units behind each row, shape (B,): prompts of a forecast (answers, where prompts are fixed), seeds
@@ -146,9 +76,7 @@ class Frontier:
     reward: Estimates
     kl: Estimates
     reference_reward: Estimates
-    gold: Estimates | None = None
-    gold_gain: Estimates | None = None
-    reference_gold: Estimates | None = None
+    gold: Gold | None = None
     n: NDArray[np.int64]
     status: NDArray[np.str_]
     diagnostics: Mapping[str, Floats] = dataclasses.field(default_factory=dict)
@@ -161,7 +89,7 @@ class Frontier:
         beta = _checks.betas(self.beta, infinite=False)
         if (np.diff(beta) <= 0).any():
             raise OptionError(_checks.message("beta", expected="ascending, distinct values", got=beta.tolist()))
-        columns = {name: getattr(self, name).value for name in _QUANTITIES if getattr(self, name) is not None}
+        columns = {name: column.value for name, column in self._columns().items() if column is not None}
         status = np.asarray(self.status, dtype=np.str_)
         for value in np.unique(status):
             _checks.choice(str(value), get_args(Status), name="status")
@@ -180,19 +108,23 @@ class Frontier:
         """Rows that may enter a verdict: everything that is not ``beyond``."""
         return np.asarray(self.status != "beyond")
 
+    def _columns(self) -> dict[str, Estimates | None]:
+        gain = None if self.gold is None else self.gold.gain
+        return {"reward": self.reward, "gold": self.gold, "kl": self.kl, "gold_gain": gain}
+
     def rows(self) -> list[dict[str, Any]]:
         """One plain dictionary per beta; None where a value does not exist."""
         columns: dict[str, list[Any]] = {"beta": self.beta.tolist()}
-        for name in _QUANTITIES:
-            columns |= _estimate_columns(name, getattr(self, name), self.beta.size)
+        for name, column in self._columns().items():
+            columns |= _estimate_columns(name, column, self.beta.size)
         columns |= {name: _files.finite_or_none(array) for name, array in self.diagnostics.items()}
         columns |= {"n": self.n.tolist(), "status": self.status.tolist()}
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
     def reference(self) -> dict[str, Any]:
         """The untouched reference as a plain dictionary."""
-        columns = _estimate_columns("reward", _row(self.reference_reward), 1)
-        columns |= _estimate_columns("gold", _row(self.reference_gold), 1)
+        columns = _estimate_columns("reward", self.reference_reward[None], 1)
+        columns |= _estimate_columns("gold", None if self.gold is None else self.gold.reference[None], 1)
         return {name: values[0] for name, values in columns.items()}
 
     def to_dict(self) -> dict[str, Any]:
@@ -218,7 +150,7 @@ class Frontier:
         """An altair chart for a notebook: judge's score and true quality against ``beta`` or against sqrt(KL)."""
         from importlib import import_module  # the report is a room above this one: loaded on use, never imported
 
-        return import_module("kleash.report.drawing").plot(self, against=against)
+        return import_module("kleash.reporting.drawing").plot(self, against=against)
 
     def save(self, path: str | Path) -> None:
         """Write everything, replicates included, to ``.json`` or ``.parquet``; atomic, exact to the last bit.
@@ -228,7 +160,7 @@ class Frontier:
         path = Path(path)
         form = _checks.choice(path.suffix, (".json", ".parquet"), name="frontier file")
         content = self.to_dict()
-        content["measured"] = [name for name in _MEASURED if getattr(self, name) is not None]
+        content["measured"] = list(_MEASURED if self.gold is not None else ())
         if self.replicates is not None:
             content["replicates"] = {
                 f.name: _nested(value) if isinstance(value, np.ndarray) else value
@@ -281,11 +213,11 @@ class Frontier:
         if content["schema"] != _SCHEMA:
             raise DataError(f"is a frontier of schema {content['schema']}, this kleash reads {_SCHEMA}")
         rows, reference = content["rows"], content["reference"]
-        gold = {
-            "gold": _read_estimates("gold", rows),
-            "gold_gain": _read_estimates("gold_gain", rows),
-            "reference_gold": _read_estimates("gold", [reference])[0],
-        }
+        gold = Gold.of(
+            _read_estimates("gold", rows),
+            gain=_read_estimates("gold_gain", rows),
+            reference=_read_estimates("gold", [reference])[0],
+        )
         replicates = content.get("replicates")
         if replicates is not None:
             draws = {k: np.asarray(v, dtype=np.float64) for k, v in replicates.items() if k != "kind"}  # null is NaN
@@ -298,7 +230,7 @@ class Frontier:
             reference_reward=_read_estimates("reward", [reference])[0],
             reward=_read_estimates("reward", rows),
             kl=_read_estimates("kl", rows),
-            **{name: estimates for name, estimates in gold.items() if name in content["measured"]},
+            gold=gold if "gold" in content["measured"] else None,
             diagnostics={name: _column(rows, name) for name in rows[0] if name not in _COLUMNS},
             replicates=replicates,
             gold_range=content["gold_range"],
@@ -338,11 +270,13 @@ def exact_frontier(world: World, beta: ArrayLike | None = None, *, n_grid: int =
         source="exact",
         beta=array,
         reward=Estimates.exact(at.reward),
-        gold=Estimates.exact(at.gold),
+        gold=Gold.of(
+            Estimates.exact(at.gold),
+            gain=Estimates.exact(at.gold - reference.gold),
+            reference=Estimates.exact(reference.gold[0]),
+        ),
         kl=Estimates.exact(at.kl),
-        gold_gain=Estimates.exact(at.gold - reference.gold),
         reference_reward=Estimates.exact(reference.reward[0]),
-        reference_gold=Estimates.exact(reference.gold[0]),
         n=np.zeros(array.size, dtype=np.int64),
         status=np.full(array.size, "ok"),
         diagnostics={"chi2": at.chi2},
@@ -356,10 +290,6 @@ def _nested(array: Floats) -> list[Any]:
     cells = array.astype(object)
     cells[np.isnan(array)] = None
     return list(cells.tolist())
-
-
-def _row(estimates: Estimates | None) -> Estimates | None:
-    return None if estimates is None else estimates[None]
 
 
 def _estimate_columns(name: str, estimates: Estimates | None, size: int) -> dict[str, list[Any]]:

@@ -138,10 +138,10 @@ def find_window(frontier: Frontier, *, tolerance: float | None = None, beta_floo
     cannot = _nothing_to_read(frontier)
     if cannot is not None:
         return cannot
-    assert frontier.gold_gain is not None  # for the type checker: _nothing_to_read has seen to it
-    rows = np.flatnonzero(frontier.usable & np.isfinite(frontier.gold_gain.value))
+    assert frontier.gold is not None  # for the type checker: _nothing_to_read has seen to it
+    rows = np.flatnonzero(frontier.usable & np.isfinite(frontier.gold.gain.value))
     beta, kl = frontier.beta[rows], frontier.kl.value[rows]
-    gain = frontier.gold_gain[rows]
+    gain = frontier.gold.gain[rows]
     difference = _paired_differences(frontier, rows)
     measurable = gain.lo > _rounding(frontier)
     if measurable.any():
@@ -189,13 +189,13 @@ def find_window(frontier: Frontier, *, tolerance: float | None = None, beta_floo
 
 def _nothing_to_read(frontier: Frontier) -> Verdict | None:
     """The cases in which there is no gain to look at."""
-    if frontier.gold is None or frontier.gold_gain is None:
+    if frontier.gold is None:
         return Verdict(
             kind="cannot-tell",
             reasons=("The true quality was not measured, and the judge's score alone cannot show cheating.",),
             needs=("gold labels on some of the answers, chosen at random",),
         )
-    usable = frontier.usable & np.isfinite(frontier.gold_gain.value)
+    usable = frontier.usable & np.isfinite(frontier.gold.gain.value)
     if not usable.any():
         return Verdict(
             kind="cannot-tell",
@@ -219,9 +219,9 @@ def _nothing_to_read(frontier: Frontier) -> Verdict | None:
 
 def _rounding(frontier: Frontier) -> float:
     """What an exact table's gain must exceed to be more than rounding; 0 for other tables, which have an interval."""
-    if frontier.source != "exact" or frontier.reference_gold is None:
+    if frontier.source != "exact" or frontier.gold is None:
         return 0.0
-    return 1e-12 * (abs(float(frontier.reference_gold.value)) + (frontier.gold_range or 0.0))
+    return 1e-12 * (abs(float(frontier.gold.reference.value)) + (frontier.gold_range or 0.0))
 
 
 def _paired_differences(frontier: Frontier, rows: NDArray[np.intp]) -> Callable[[int], tuple[Floats, Floats, Floats]]:

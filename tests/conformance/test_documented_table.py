@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from kleash.conformance.cases import NAMES, Case, built_in, puzzle
-from kleash.conformance.roots import answer_kl
-from kleash.conformance.verdicts import predict
+from kleash.trials.cases import NAMES, Case, built_in, puzzle
+from kleash.trials.roots import answer_kl
+from kleash.trials.verdicts import predict
 
 TEXT = (Path(__file__).parents[2] / "docs" / "conformance.md").read_text(encoding="utf-8")
 TABLE = TEXT.split("<!-- table: begin -->")[1].split("<!-- table: end -->")[0]

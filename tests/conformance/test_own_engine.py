@@ -5,10 +5,10 @@ import sys
 import numpy as np
 import pytest
 
-from kleash.conformance.cases import Case, built_in, case_of, needs_torch, puzzle
-from kleash.conformance.conformance import run_case, run_conformance
-from kleash.conformance.roots import expected_update
 from kleash.errors import ConfigError, DependencyError
+from kleash.trials.cases import Case, built_in, case_of, needs_torch, puzzle
+from kleash.trials.conformance import run_case, run_conformance
+from kleash.trials.roots import expected_update
 
 CASES = [case for case in built_in("kleash") if needs_torch(case)]
 
@@ -17,7 +17,7 @@ CASES = [case for case in built_in("kleash") if needs_torch(case)]
 def test_the_mean_update_at_the_reference_is_the_enumerated_one(case: Case):
     """200 batches; no component further than 5 standard errors away: 1 in 10,000 honest sets has one."""
     pytest.importorskip("torch")
-    from kleash.conformance.own_runs import own_unit, run_own
+    from kleash.trials.own_runs import own_unit, run_own
 
     there = puzzle(case.world)
     start = there.reference_logits
@@ -52,7 +52,7 @@ def test_a_spoilt_loss_has_the_wrong_fixed_point(monkeypatch: pytest.MonkeyPatch
 
 
 def test_without_torch_the_rest_is_run_and_said_so(monkeypatch: pytest.MonkeyPatch):
-    module = sys.modules["kleash.conformance.conformance"]
+    module = sys.modules["kleash.trials.conformance"]
     monkeypatch.setattr(module, "find_spec", lambda _: None)
     result = run_conformance("kleash")
     assert len(result.rows) == 3

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from kleash.conformance.cases import NAMES, PUZZLES, built_in, case_of, puzzle
-from kleash.conformance.roots import (
+from kleash.errors import ConfigError, OptionError
+from kleash.gradients import kl_gradient
+from kleash.trials.cases import NAMES, PUZZLES, built_in, case_of, puzzle
+from kleash.trials.roots import (
     Objective,
     Puzzle,
     answer_kl,
@@ -16,8 +18,6 @@ from kleash.conformance.roots import (
     root,
     tilt_logits,
 )
-from kleash.errors import ConfigError, OptionError
-from kleash.gradients import kl_gradient
 
 COIN = Puzzle.one_token("coin", reference=[0.8, 0.2], reward=[0.0, 1.0])
 THREE = Puzzle.one_token("three", reference=[0.5, 0.3, 0.2], reward=[1.0, 0.0, 0.0])

@@ -9,11 +9,11 @@ import pytest
 
 from kleash import translate_beta
 from kleash.cli import cli
-from kleash.conformance.cases import _KNOWN, PUZZLES, built_in, case_of, puzzle
-from kleash.conformance.roots import Objective, root, tilt_logits
-from kleash.conformance.settings import read_case
-from kleash.conformance.verdicts import predict
 from kleash.integrations.versions import TESTED
+from kleash.trials.cases import _KNOWN, PUZZLES, built_in, case_of, puzzle
+from kleash.trials.roots import Objective, root, tilt_logits
+from kleash.trials.settings import read_case
+from kleash.trials.verdicts import predict
 
 TRANSLATED = {
     "trl-rloo": {},

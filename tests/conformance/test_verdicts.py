@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from scipy.optimize import brentq
 
-from kleash.conformance.cases import Case, built_in, needs_torch, puzzle
-from kleash.conformance.conformance import run_case, run_conformance
-from kleash.conformance.roots import expected_update
-from kleash.conformance.verdicts import ALARM, Conformance, drift_test, judge, predict
 from kleash.errors import DataError, OptionError
+from kleash.trials.cases import Case, built_in, needs_torch, puzzle
+from kleash.trials.conformance import run_case, run_conformance
+from kleash.trials.roots import expected_update
+from kleash.trials.verdicts import ALARM, Conformance, drift_test, judge, predict
 
 STEPS = 200
 
@@ -137,7 +137,7 @@ def test_a_wrong_gradient_of_kleash_is_seen(monkeypatch: pytest.MonkeyPatch):
 
 def test_results_are_kept_and_read_again(tmp_path, monkeypatch: pytest.MonkeyPatch):
     first = run_conformance("kleash", quick=True, folder=tmp_path)
-    monkeypatch.setattr("kleash.conformance.conformance.run_case", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("kleash.trials.conformance.run_case", lambda *_, **__: 1 / 0)
     again = run_conformance("kleash", quick=True, folder=tmp_path)
     assert again.to_dict() == first.to_dict()
     assert Conformance.from_dict(json.loads(json.dumps(first.rows[0].to_dict()))) == first.rows[0]

@@ -1,6 +1,7 @@
 """A whole forecast: the shipped samples, labels on some rows, every unusual input, and what the JSON promises."""
 
 import json
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ def test_the_verdict_on_the_shipped_samples():
         assert 5 < verdict.best_beta < 20
         assert verdict.best_beta <= verdict.safe_beta < 40
         assert verdict.loose_edge is None
-        gain = result.frontier.gold_gain
+        gain = result.frontier.gold.gain
         assert 0.12 < gain.value[result.frontier.beta == verdict.best_beta][0] < 0.22
         assert forecast(word_problems(), seed=seed, correction=False).verdict.kind == "no-overoptimisation-seen"
 
@@ -195,9 +196,9 @@ def test_columns_beside_the_estimates_by_hand():
 def test_gain_is_paired():
     """Gold minus the reference's gold within each prompt: its error is far below that of two independent means."""
     table = forecast(word_problems(), beta=[30.0]).frontier
-    gain = table.gold_gain
-    assert gain.value == pytest.approx(table.gold.value - table.reference_gold.value, abs=1e-12)
-    assert gain.se < 0.7 * np.hypot(table.gold.se, table.reference_gold.se)
+    gain = table.gold.gain
+    assert gain.value == pytest.approx(table.gold.value - table.gold.reference.value, abs=1e-12)
+    assert gain.se < 0.7 * np.hypot(table.gold.se, table.gold.reference.se)
     draws = table.replicates.gold_gain()[:, 0]
     assert draws.std() == pytest.approx(float(gain.se[0]), rel=0.08)
 
@@ -207,7 +208,7 @@ def test_intervals_hold_the_estimates_and_end_at_the_declared_scale():
     wide = forecast(samples, beta=[0.5, 5.0, 50.0]).frontier
     cut = forecast(samples, beta=[0.5, 5.0, 50.0], **SETTINGS).frontier
     for table in (wide, cut):
-        for part in (table.reward, table.gold, table.kl, table.gold_gain):
+        for part in (table.reward, table.gold, table.kl, table.gold.gain):
             assert (part.lo <= part.value).all()
             assert (part.value <= part.hi).all()
     assert wide.reward.hi.max() > 100.0
@@ -236,9 +237,10 @@ def test_order_of_prompts_and_samples_does_not_matter_for_plain_estimates():
     prompt = np.repeat(np.arange(120), 24)
     mixed = Samples.from_arrays(prompt[order], samples.reward[order], gold=samples.gold[order])
     a, b = (forecast(s, beta=[2.0, 20.0], correction=False, **SETTINGS) for s in (samples, mixed))
-    for name in ("reward", "gold", "kl", "gold_gain"):
-        np.testing.assert_allclose(getattr(a.frontier, name).value, getattr(b.frontier, name).value, rtol=1e-12)
-        np.testing.assert_allclose(getattr(a.frontier, name).se, getattr(b.frontier, name).se, rtol=1e-11)
+    for name in ("reward", "gold", "kl", "gold.gain"):
+        one, two = (attrgetter(name)(x.frontier) for x in (a, b))
+        np.testing.assert_allclose(one.value, two.value, rtol=1e-12)
+        np.testing.assert_allclose(one.se, two.se, rtol=1e-11)
     assert a.unseen.beta_floor == pytest.approx(b.unseen.beta_floor, rel=1e-9)
     assert [row.kl for row in a.best_of_n] == pytest.approx([row.kl for row in b.best_of_n], rel=1e-12)
 
@@ -249,9 +251,9 @@ def test_a_judge_in_other_units_gives_the_same_forecast():
     a = forecast(samples, beta=[2.0, 20.0], **SETTINGS)
     b = forecast(other, beta=[0.02, 0.2], reward_max=-2.0, gold_min=0.0)
     np.testing.assert_allclose(100 * (b.frontier.reward.value + 3), a.frontier.reward.value, rtol=1e-9)
-    for name in ("gold", "kl", "gold_gain"):
+    for name in ("gold", "kl", "gold.gain"):
         for end in ("value", "lo", "hi"):
-            one, two = (getattr(getattr(x.frontier, name), end) for x in (a, b))
+            one, two = (attrgetter(f"{name}.{end}")(x.frontier) for x in (a, b))
             np.testing.assert_allclose(two, one, rtol=1e-8, atol=1e-10)
     assert 100 * b.unseen.beta_floor == pytest.approx(a.unseen.beta_floor, rel=1e-9)
     assert default_betas(other) * 100 == pytest.approx(default_betas(samples), rel=0.02)
@@ -265,7 +267,7 @@ def test_bias_that_may_be_left_widens_the_gain_as_it_does_the_gold():
         rectangle(r[:9], g[:9]), beta=[20.0], reward_max=100
     ).frontier  # few prompts: Student's t on both sides
     t = stdtrit(8, 0.975)
-    left = [(part.hi - part.value - t * part.se)[0] for part in (table.gold, table.gold_gain)]
+    left = [(part.hi - part.value - t * part.se)[0] for part in (table.gold, table.gold.gain)]
     assert left[0] == pytest.approx(left[1], rel=1e-9)
     assert left[0] > 1e-4
     np.testing.assert_allclose(table.gold.value - table.gold.lo, table.gold.hi - table.gold.value, rtol=1e-9)
@@ -364,9 +366,9 @@ def test_fixed_prompts_leave_out_the_spread_between_them():
     np.testing.assert_allclose(fixed.frontier.gold.value, sampled.frontier.gold.value, rtol=1e-12)
     assert (fixed.frontier.gold.se < 0.5 * sampled.frontier.gold.se).all()
     textbook = np.sqrt((samples.gold.reshape(120, 24).var(axis=1, ddof=1) / 24).sum()) / 120
-    assert float(fixed.frontier.reference_gold.se) == pytest.approx(textbook, rel=1e-9)
+    assert float(fixed.frontier.gold.reference.se) == pytest.approx(textbook, rel=1e-9)
     np.testing.assert_allclose(
-        fixed.frontier.replicates.gold_gain().std(axis=0), fixed.frontier.gold_gain.se, rtol=0.08
+        fixed.frontier.replicates.gold_gain().std(axis=0), fixed.frontier.gold.gain.se, rtol=0.08
     )
 
 
@@ -377,10 +379,10 @@ def test_fixed_prompts_of_which_some_have_labels():
     gold[50:] = np.nan
     table = forecast(rectangle(samples.reward.reshape(120, 24), gold), beta=[1e6], prompts="fixed").frontier
     textbook = np.sqrt((gold[:50].var(axis=1, ddof=1) / 24).sum()) / 50
-    assert float(table.reference_gold.se) == pytest.approx(textbook, rel=1e-9)
+    assert float(table.gold.reference.se) == pytest.approx(textbook, rel=1e-9)
     assert float(table.gold.se[0]) == pytest.approx(textbook, rel=1e-3)
     assert float(table.gold.value[0]) == pytest.approx(np.nanmean(gold), abs=1e-4)
-    assert float(table.gold_gain.se[0]) < 1e-3 * textbook
+    assert float(table.gold.gain.se[0]) < 1e-3 * textbook
 
 
 def test_prompts_of_every_size_from_two_on():
@@ -597,7 +599,7 @@ def test_declared_ends_of_the_scale_cut_the_references_interval_too():
     r = rng.normal(size=(20, 24)).clip(-3, 3)
     gold = (rng.random(r.shape) < 0.01).astype(float)
     table = forecast(rectangle(r, gold), beta=[3.0], gold_min=0.0, reward_max=3.0).frontier
-    assert table.reference_gold.lo >= 0.0
+    assert table.gold.reference.lo >= 0.0
     assert table.reference_reward.hi <= 3.0
 
 

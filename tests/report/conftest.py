@@ -7,8 +7,8 @@ from hard_cases import HOSTILE, hostile_source
 from screens import CHROMIUM, DRIVER, show_page, start_browser
 
 import kleash
-from kleash.report.page import report_page
-from kleash.report.sources import read_sources, source_of
+from kleash.reporting.page import report_page
+from kleash.reporting.sources import read_sources, source_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -71,7 +71,7 @@ def finding(code, status, message):
 @pytest.fixture
 def no_charts(monkeypatch):
     """Pages without charts, which take nearly all of the time that a page takes: for tests of the rest."""
-    monkeypatch.setattr("kleash.report.page._figures", lambda listed, tables: [])
+    monkeypatch.setattr("kleash.reporting.page._figures", lambda listed, tables: [])
 
 
 @pytest.fixture(scope="session")

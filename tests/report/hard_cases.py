@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 import kleash
-from kleash.report.sources import source_of
+from kleash.reporting.sources import source_of
 
 HOSTILE = (
     "<script>window.hit=1</script>",
@@ -48,15 +48,13 @@ def without_gold(frontier):
     return dataclasses.replace(
         frontier,
         gold=None,
-        gold_gain=None,
-        reference_gold=None,
         replicates=None,
     )
 
 
 def refused(frontier):
     gone = np.zeros(frontier.beta.shape, dtype=bool)
-    parts = {name: getattr(frontier, name).where(gone) for name in ("reward", "gold", "kl", "gold_gain")}
+    parts = {name: getattr(frontier, name).where(gone) for name in ("reward", "gold", "kl")}
     return dataclasses.replace(frontier, **parts, status=np.full(frontier.beta.size, "beyond"), replicates=None)
 
 

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from screens import faults, screenshot, show_page
 
-from kleash import tilt
+from kleash import tilt, worlds
 from kleash.frontier import exact_frontier
-from kleash.report import dial, reading
-from kleash.report.play import COURSE, SCENES, play_page, write_play
-from kleash.report.shell import embed_json
+from kleash.playground import drawing, kitchen
+from kleash.playground.page import COURSE, SCENES, play_page, write_play
+from kleash.reporting.page_assets import embed_json
 from kleash.window import find_window
-from kleash.worlds import kitchen
 
 browser_test = [
     pytest.mark.browser,
@@ -98,20 +97,20 @@ def test_the_embedded_data_cannot_end_its_element():
     data = play_page().split('<script type="application/json" id="data">')[1].split("</script>")[0]
     assert not set("<>&") & set(data)
     world = json.loads(data)["world"]
-    assert world["gold"] == kitchen().gold[0].tolist()
-    assert world["bomb"] == kitchen(oversalt=1.0).log_reference[0].tolist()
+    assert world["gold"] == worlds.kitchen().gold[0].tolist()
+    assert world["bomb"] == worlds.kitchen(oversalt=1.0).log_reference[0].tolist()
 
 
 def test_the_table_holds_the_courses_numbers_and_stays_as_near_as_the_page_says():
     for beta, judge, quality in COURSE:
-        now = reading.read(beta)
+        now = kitchen.read(beta)
         assert abs(now.reward - judge) < 0.09
         assert abs(now.gold - quality) < 0.008
 
 
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.title)
 def test_what_a_scene_tells_is_so(scene):
-    start, end = (reading.read(scene.betas[i], love=scene.love, oversalt=scene.oversalt) for i in (0, -1))
+    start, end = (kitchen.read(scene.betas[i], love=scene.love, oversalt=scene.oversalt) for i in (0, -1))
     told = scene.answer()
     assert "{" not in told
     assert "-" not in told.split()
@@ -122,7 +121,7 @@ def test_what_a_scene_tells_is_so(scene):
         case "Forbid everything":
             assert (end.reward, end.gold, end.kl) == (end.reference_reward, end.reference_gold, 0.0)
         case "The course's five settings":
-            golds = [reading.read(beta).gold for beta in scene.betas]
+            golds = [kitchen.read(beta).gold for beta in scene.betas]
             assert golds == sorted(golds)
             assert golds[-1] < end.reference_gold
             assert end.verdict.kind == "no-useful-range"
@@ -131,7 +130,7 @@ def test_what_a_scene_tells_is_so(scene):
             assert end.small
             assert end.beta == pytest.approx(end.verdict.best_beta)
         case "A critic twice as fond of salt":
-            mild = reading.read(start.beta, oversalt=scene.oversalt)
+            mild = kitchen.read(start.beta, oversalt=scene.oversalt)
             assert end.verdict.best_beta == pytest.approx(2 * mild.verdict.best_beta)
             assert end.beta == pytest.approx(end.verdict.best_beta)
             assert end.gain == pytest.approx(mild.gain)
@@ -141,18 +140,18 @@ def test_what_a_scene_tells_is_so(scene):
 
 @pytest.mark.parametrize("beta", [0.0, 1e-3, 0.1, 0.5, 15.0, 1e4, 1e6, math.inf])
 def test_places_on_the_dial_and_betas_are_inverse(beta):
-    assert reading.beta_at(reading.position(beta)) == pytest.approx(beta, rel=1e-9)
+    assert kitchen.beta_at(kitchen.position(beta)) == pytest.approx(beta, rel=1e-9)
 
 
 def test_the_dial_turns_one_way():
-    places = [reading.position(beta) for beta in [0.0, 1e-3, 0.0999, 0.1, 1.0, 9e3, 1e4, 1.001e4, 1e9, math.inf]]
+    places = [kitchen.position(beta) for beta in [0.0, 1e-3, 0.0999, 0.1, 1.0, 9e3, 1e4, 1.001e4, 1e9, math.inf]]
     assert np.all(np.diff(places) > 0)
     assert (places[0], places[-1]) == (0.0, 1.0)
 
 
 def test_a_drawing_is_well_formed_and_moves():
-    loose, tight = reading.read(0.0), reading.read(math.inf)
-    for name, draw in dial.DRAW.items():
+    loose, tight = kitchen.read(0.0), kitchen.read(math.inf)
+    for name, draw in drawing.DRAW.items():
         ET.fromstring(f"<svg>{draw(loose)}</svg>")
         assert draw(loose) != draw(tight), name
 
@@ -178,7 +177,7 @@ class TestInChromium:
         opened(driver, page)
         for beta, love, oversalt in random_settings():
             got = turned(driver, beta, love, oversalt)
-            world = kitchen(love=love, oversalt=oversalt)
+            world = worlds.kitchen(love=love, oversalt=oversalt)
             at = tilt.moments(world, [beta, np.inf])
             policy = np.exp(tilt.tilt_policy(world, [beta])[0, 0])
             setting = f"beta {beta}, love {love}, oversalt {oversalt}"
@@ -195,7 +194,7 @@ class TestInChromium:
         for beta, love, oversalt in random_settings():
             got = turned(driver, beta, love, oversalt)
             verdict, told = json.loads(got["verdict"]), got["words"]
-            exact = find_window(exact_frontier(kitchen(love=love, oversalt=oversalt)))
+            exact = find_window(exact_frontier(worlds.kitchen(love=love, oversalt=oversalt)))
             setting = f"love {love}, oversalt {oversalt}"
             kinds.add(exact.kind)
             assert verdict["kind"] == exact.kind, setting
@@ -209,7 +208,7 @@ class TestInChromium:
                     assert verdict[name] is None, f"{name} at {setting}"
                 else:
                     assert verdict[name] == pytest.approx(value, rel=1e-9), f"{name} at {setting}"
-            assert tuple(told) == reading.verdict_words(reading.read(beta, love=love, oversalt=oversalt)), setting
+            assert tuple(told) == kitchen.verdict_words(kitchen.read(beta, love=love, oversalt=oversalt)), setting
         assert kinds == {"useful-range", "no-useful-range"}
 
     @pytest.mark.parametrize(
@@ -227,8 +226,8 @@ class TestInChromium:
     def test_the_page_draws_what_python_draws(self, driver, page, setting):
         opened(driver, page)
         turned(driver, *setting)
-        now = reading.read(setting[0], love=setting[1], oversalt=setting[2])
-        for name, draw in dial.DRAW.items():
+        now = kitchen.read(setting[0], love=setting[1], oversalt=setting[2])
+        for name, draw in drawing.DRAW.items():
             there = by_id(driver, f"picture-{name}").get_attribute("innerHTML")
             same_drawing(there, draw(now), name)
 
@@ -305,7 +304,7 @@ class TestInChromium:
         opened(driver, page, unlock=False, fragment=f"#{fragment}")
         assert by_id(driver, "kitchen").get_property("inert") is (setting is None)
         beta, love, oversalt = setting or (15.0, 1.0, 0.0505)
-        exact = reading.read(beta, love=love, oversalt=oversalt)
+        exact = kitchen.read(beta, love=love, oversalt=oversalt)
         assert float(shown(driver)["gold"]) == pytest.approx(exact.gold, rel=1e-9)
 
     @pytest.mark.parametrize("number", range(len(SCENES)))
@@ -321,7 +320,7 @@ class TestInChromium:
         got = shown(driver)
         assert float(got["beta"]) == scene.betas[-1]
         assert float(got["gold"]) == pytest.approx(
-            reading.read(scene.betas[-1], love=scene.love, oversalt=scene.oversalt).gold, rel=1e-9
+            kitchen.read(scene.betas[-1], love=scene.love, oversalt=scene.oversalt).gold, rel=1e-9
         )
 
     def test_with_motion_the_dial_turns_and_arrives(self, driver, page):

@@ -11,7 +11,7 @@ from PIL import Image
 
 from kleash.cli import cli
 from kleash.errors import OptionError
-from kleash.report import animation, dial, reading
+from kleash.playground import animation, drawing, kitchen
 
 
 def pixels(svg):
@@ -40,8 +40,8 @@ def test_it_is_short_enough_to_be_watched():
 
 def test_a_frame_is_drawn_by_the_drawing_code_of_the_page():
     frame = animation.frame_svg(15.0, filled=4)
-    now = reading.read(15.0)
-    for part in (dial.leash(now), dial.knob(now), dial.gauge(now, "judge"), dial.gauge(now, "quality")):
+    now = kitchen.read(15.0)
+    for part in (drawing.leash(now), drawing.knob(now), drawing.gauge(now, "judge"), drawing.gauge(now, "quality")):
         assert part in frame
     assert "1.541" in frame
     assert ">9.68<" not in frame, "a row that the dial has not reached"

@@ -10,9 +10,9 @@ from hard_cases import big_sources, many_answers, refused, without_gold
 from screens import faults, screenshot
 
 import kleash
-from kleash.report.page import report_page
-from kleash.report.sources import read_sources, source_of
-from kleash.report.stops import LEASH
+from kleash.reporting.dial import LEASH
+from kleash.reporting.page import report_page
+from kleash.reporting.sources import read_sources, source_of
 
 pytestmark = [
     pytest.mark.browser,
@@ -67,7 +67,7 @@ def test_the_dial_turns_by_keyboard_and_mouse_and_shows_the_frontier(run_page, s
         assert shown == [f"beta {beta:g}"]
         slider.send_keys(Keys.ARROW_RIGHT)
     assert text(driver, "beta") == "the reference"
-    assert value(driver, "gold") == float(frontier.reference_gold.value)
+    assert value(driver, "gold") == float(frontier.gold.reference.value)
     assert value(driver, "kl") == 0
     assert driver.find_element("id", "who").get_attribute("transform") == f"translate({LEASH['near']:g} 0)"
     size = slider.size["width"]

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import kleash
-from kleash.report import drawing, figures, figures_runs
-from kleash.report.look import DIAL, SERIES, draw_png, draw_svg, inline_svg, theme
-from kleash.report.plots import save_plots
-from kleash.report.sources import read_sources, source_of
+from kleash.frontier import Estimates, Gold
+from kleash.reporting import drawing, figures, figures_runs
+from kleash.reporting.palette import DIAL, SERIES, draw_png, draw_svg, inline_svg, theme
+from kleash.reporting.plots import save_plots
+from kleash.reporting.sources import read_sources, source_of
 
 
 def luminance(colour):
@@ -225,11 +226,12 @@ def test_numbers_on_an_axis_are_whole():
 
 @pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
 def test_ticks_differ_at_every_scale(scale, forecast):
-    column = forecast.frontier.gold
-    scaled = dataclasses.replace(
-        column, **{name: getattr(column, name) * scale for name in ("value", "se", "lo", "hi")}
-    )
-    frontier = dataclasses.replace(forecast.frontier, gold=scaled, gold_gain=None, reference_gold=None, replicates=None)
+    def scaled(part):
+        return Estimates(**{name: getattr(part, name) * scale for name in ("value", "se", "lo", "hi")})
+
+    gold = forecast.frontier.gold
+    gold = Gold.of(scaled(gold), gain=scaled(gold.gain), reference=scaled(gold.reference))
+    frontier = dataclasses.replace(forecast.frontier, gold=gold, replicates=None)
     data = figures.dial_data([source_of(frontier)])
     gold = dataclasses.replace(data, rows=tuple(row for row in data.rows if row["panel"] == "gold"), spans=())
     numbers = [text for text in chart_texts(drawing.dial_chart(gold)) if text[:1].isdigit() and "." in text + "."]

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 import kleash
 from kleash.errors import OptionError
-from kleash.report import stops
-from kleash.report.page import csv_text, report_page
-from kleash.report.play import play_page
-from kleash.report.shell import asset, embed_json, palette
-from kleash.report.sources import read_sources, source_of
-from kleash.report.words import advice, shown
+from kleash.playground.page import play_page
+from kleash.reporting.dial import LEASH
+from kleash.reporting.page import csv_text, report_page
+from kleash.reporting.page_assets import asset, embed_json, palette
+from kleash.reporting.sentences import advice, shown
+from kleash.reporting.sources import read_sources, source_of
 
 
 class Elements(html.parser.HTMLParser):
@@ -106,7 +106,7 @@ def test_the_table_and_the_csv_are_the_frontiers(files, sweep, run_page):
     (source,) = read_sources([files["run"]])
     rows = list(csv.DictReader(io.StringIO(csv_text([source]))))
     assert [float(row["gold"]) for row in rows[:-1]] == sweep.frontier.gold.value.tolist()
-    assert [float(row["gold_gain_lo"]) for row in rows[:-1]] == sweep.frontier.gold_gain.lo.tolist()
+    assert [float(row["gold_gain_lo"]) for row in rows[:-1]] == sweep.frontier.gold.gain.lo.tolist()
     assert rows[-1]["status"] == "reference"
     page = run_page
     (encoded,) = re.findall(r'href="data:text/csv;charset=utf-8;base64,([^"]*)"', page)
@@ -121,7 +121,7 @@ def test_the_table_and_the_csv_are_the_frontiers(files, sweep, run_page):
 def test_needles_and_leash_are_to_scale(run_page):
     (dial,) = json.loads(re.search(r'id="data">(.*?)</script>', run_page, flags=re.S)[1])["dials"]
     columns = (
-        [row["value"]["reward"], row["reward_turn"], row["value"]["kl"], row["who"] - stops.LEASH["near"]]
+        [row["value"]["reward"], row["reward_turn"], row["value"]["kl"], row["who"] - LEASH["near"]]
         for row in dial["rows"]
     )
     reward, turn, kl, leash = np.array(list(columns)).T
@@ -133,7 +133,7 @@ def test_needles_and_leash_are_to_scale(run_page):
 
 def test_the_gain_beside_the_needle_is_the_paired_one(both_page, forecast):
     (dial, _) = json.loads(re.search(r'id="data">(.*?)</script>', both_page, flags=re.S)[1])["dials"]
-    gain = forecast.frontier.gold_gain
+    gain = forecast.frontier.gold.gain
     for i, row in enumerate(dial["rows"][:-1]):
         numbers = [float(x) for x in re.findall(r"[+-][\d.e-]+", row["gain"].replace("\N{MINUS SIGN}", "-"))]
         np.testing.assert_allclose(numbers, [gain.value[i], gain.lo[i], gain.hi[i]], rtol=6e-3)
@@ -145,9 +145,9 @@ def test_the_interval_of_the_leash_lies_on_the_ground(both_page, forecast):
     kl = forecast.frontier.kl
     for i, row in enumerate(dial["rows"][:-1]):
         lo, hi = map(float, re.fullmatch(r"M([\d.]+) 112H([\d.]+)", row["drift"]).groups())
-        assert lo <= row["who"] <= hi <= stops.LEASH["far"]
+        assert lo <= row["who"] <= hi <= LEASH["far"]
         for end, there in ((kl.lo[i], lo), (kl.hi[i], hi)):
-            ratio = (there - stops.LEASH["near"]) / (row["who"] - stops.LEASH["near"])
+            ratio = (there - LEASH["near"]) / (row["who"] - LEASH["near"])
             assert ratio == pytest.approx(np.sqrt(max(end, 0) / kl.value[i]), rel=2e-2)
 
 

@@ -9,8 +9,8 @@ import pytest
 
 import kleash
 from kleash.errors import DataError, KleashError, MissingFileError, OptionError
-from kleash.report.page import report_page
-from kleash.report.sources import read_sources, source_of
+from kleash.reporting.page import report_page
+from kleash.reporting.sources import read_sources, source_of
 
 
 @pytest.mark.parametrize("name", ["run", "frontier_json", "frontier_parquet", "sweep_json"])
@@ -23,7 +23,7 @@ def test_every_form_of_a_sweep_gives_its_table_back(name, files, sweep):
         np.testing.assert_array_equal(there.se, here.se)
         np.testing.assert_allclose(there.lo, here.lo, rtol=1e-12, atol=1e-14)  # from seeds, where JSON has none
         np.testing.assert_allclose(there.hi, here.hi, rtol=1e-12, atol=1e-14)
-    assert frontier.reference_gold.value == sweep.frontier.reference_gold.value
+    assert frontier.gold.reference.value == sweep.frontier.gold.reference.value
     assert source.verdict.kind == sweep.verdict.kind == "useful-range"
     assert source.verdict.best_beta == sweep.verdict.best_beta
 
@@ -33,7 +33,7 @@ def test_a_forecast_brings_what_belongs_beside_it(files, forecast):
     assert [row["n"] for row in source.best_of_n] == [row.n for row in forecast.best_of_n]
     assert source.unseen["beta_floor"] == forecast.unseen.beta_floor
     assert source.verdict == forecast.verdict
-    np.testing.assert_array_equal(source.frontier.gold_gain.lo, forecast.frontier.gold_gain.lo)
+    np.testing.assert_array_equal(source.frontier.gold.gain.lo, forecast.frontier.gold.gain.lo)
     assert ("prompts", "120") in source.facts
 
 

@@ -42,7 +42,7 @@ def test_kl_equals_enumeration(tmp_path: Path, kind: str, beta: float):
 
 
 def test_one_token_kl_is_that_of_the_whole_policy(tmp_path: Path):
-    from kleash.conformance.roots import answer_kl
+    from kleash.trials.roots import answer_kl
 
     run = Run(tmp_path, world="points", steps=10)
     run.trainer.train()
@@ -185,7 +185,7 @@ def test_prompts_without_gold_are_no_numbers(tmp_path: Path):
     last = [g for g in callback.by_prompt[-1]["gold"] if g is not None]
     assert len(last) == 32
     assert frontier.gold.value[0] == pytest.approx(np.mean(last))
-    assert np.isfinite(frontier.gold_gain.se[0])
+    assert np.isfinite(frontier.gold.gain.se[0])
     assert np.isfinite(frontier.replicates.gold).all()
 
 
@@ -371,7 +371,7 @@ def test_other_versions_give_one_line(monkeypatch: pytest.MonkeyPatch, found: st
 
 
 def puzzle_reward(name: str) -> np.ndarray:
-    from kleash.conformance.cases import puzzle
+    from kleash.trials.cases import puzzle
 
     return puzzle(name).reward
 

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kleash.conformance.cases import _KNOWN, Case, puzzle
-from kleash.conformance.conformance import run_case
-from kleash.conformance.roots import root
-from kleash.conformance.tiny import TinyPolicy
-from kleash.conformance.trl_runs import run_trl
 from kleash.kl import log_softmax
+from kleash.trials.cases import _KNOWN, Case, puzzle
+from kleash.trials.conformance import run_case
+from kleash.trials.roots import root
+from kleash.trials.tiny import TinyPolicy
+from kleash.trials.trl_runs import run_trl
 
 trl = pytest.importorskip("trl")
 
@@ -55,7 +55,7 @@ def test_rloo_lands_at_the_tilt():
 )
 def test_a_spoilt_trainer_has_the_wrong_fixed_point(case: Case, spoil: str, monkeypatch: pytest.MonkeyPatch):
     """Scores 30 % too large, or a beta 30 % too small, beside the settings that were declared."""
-    from kleash.conformance import trl_runs
+    from kleash.trials import trl_runs
 
     honest = trl_runs.run_trl
 

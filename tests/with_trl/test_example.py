@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("trl")
 
 import kleash
-from kleash.conformance.cases import puzzle
-from kleash.conformance.tiny import TinyPolicy, quiet
 from kleash.runs import read_run
+from kleash.trials.cases import puzzle
+from kleash.trials.tiny import TinyPolicy, quiet
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "trl" / "train.py"
 

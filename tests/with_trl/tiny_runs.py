@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from kleash.conformance.cases import puzzle
-from kleash.conformance.roots import Puzzle
-from kleash.conformance.tiny import TinyPolicy
 from kleash.integrations.trl import KleashCallback
+from kleash.trials.cases import puzzle
+from kleash.trials.roots import Puzzle
+from kleash.trials.tiny import TinyPolicy
 
 
 def score_of(world: Puzzle, values: np.ndarray) -> Any:

@@ -35,9 +35,9 @@ def conformance(name: str, config: Path | None, quick: bool, seed: int, out: Pat
     a wrong fixed point, and a run that has not converged. Exit code 1 for the last two.
     """
     from kleash import _files
-    from kleash.conformance.conformance import run_conformance
-    from kleash.conformance.settings import read_case
-    from kleash.conformance.table import conformance_table
+    from kleash.trials.conformance import run_conformance
+    from kleash.trials.settings import read_case
+    from kleash.trials.table import conformance_table
 
     cases = None if config is None else [read_case(name, config)]
     inputs = [] if config is None else [{"path": str(config), "sha256": _files.sha256(config), "rows": 1}]

@@ -30,12 +30,12 @@ def play(out: Path | None, animation: Path | None) -> None:
     if out is None and animation is None:
         out = Path("kleash-play.html")
     if animation is not None:
-        from kleash.report.animation import animate
+        from kleash.playground.animation import animate
 
         animate(animation)
         note(f"{animation}: the dial turning")
     if out is not None:
-        from kleash.report.play import write_play
+        from kleash.playground.page import write_play
 
         write_play(out)
         note(f"{out}: open it in a browser")

@@ -27,7 +27,7 @@ def report(paths: tuple[str, ...], out: Path | None, save_plots: Path | None, ti
     are laid over each other; - is JSON from stdin. Without -o: the table, the verdict and a small chart; -o - prints
     the page. Of absolute paths a page shows the last part only.
     """
-    from kleash.report.sources import given, read_sources
+    from kleash.reporting.sources import given, read_sources
 
     if out is not None and form != "table":
         raise click.UsageError(f"--format {form} prints to stdout; -o writes a page: give one of them")
@@ -40,13 +40,13 @@ def report(paths: tuple[str, ...], out: Path | None, save_plots: Path | None, ti
         raise click.UsageError(f"-o {out} is one of the files to read; name another")
     sources = read_sources(paths)
     if save_plots is not None:
-        from kleash.report.plots import save_plots as draw
+        from kleash.reporting.plots import save_plots as draw
 
         written = draw(sources, save_plots)
         note(f"{save_plots}: {len(written)} files")
     if out is not None:
         from kleash import _files
-        from kleash.report.page import report_page
+        from kleash.reporting.page import report_page
 
         parts = ["kleash", "report", *map(given, paths), "-o", given(str(out))] + (["--title", title] if title else [])
         page = report_page(sources, title=title, command=shlex.join(parts))
@@ -59,7 +59,7 @@ def report(paths: tuple[str, ...], out: Path | None, save_plots: Path | None, ti
     if save_plots is not None and form == "table":
         return
     from kleash._version import version
-    from kleash.report.terminal import terminal_view
+    from kleash.reporting.terminal import terminal_view
 
     def data() -> dict[str, Any]:
         return {

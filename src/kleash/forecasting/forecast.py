@@ -23,7 +23,7 @@ from kleash.forecasting.standardised import finite_group_weights, large_group_we
 from kleash.forecasting.tail import Tail, score_tail
 from kleash.forecasting.trainer import TrainerOrder
 from kleash.forecasting.unseen import unseen_cheats, unseen_in_words
-from kleash.frontier import Estimates, Frontier, Replicates
+from kleash.frontier import Estimates, Frontier, Gold, Replicates
 from kleash.samples import Samples, read_samples
 from kleash.window import DEFAULT_TOLERANCE, Verdict, find_window
 
@@ -155,10 +155,8 @@ def forecast(
         beta=betas,
         reward=_within(estimates["reward"], hi=reward_max).where(usable),
         kl=estimates["kl"].where(usable),
-        gold=None if labels is None else _within(estimates["gold"], lo=gold_min).where(usable),
-        gold_gain=None if labels is None else estimates["gain"].where(usable),
+        gold=None if labels is None else _gold(estimates, gold_min).where(usable),
         reference_reward=_within(estimates["reference_reward"], hi=reward_max)[0],
-        reference_gold=None if labels is None else _within(estimates["reference_gold"], lo=gold_min)[0],
         n=np.full(betas.size, _independent_units(samples, labels, prompts)),
         status=status,
         diagnostics=_diagnostics(samples, table, labels, tail, usable),
@@ -234,6 +232,14 @@ def _betas(samples: Samples, beta: ArrayLike | None, objective: Objective) -> Fl
     _checks.number(array[0], name="beta", above=0.0)
     _checks.number(array[0], name="beta", at_least=float(np.finfo(float).tiny))  # below it 1 / beta is no number
     return array
+
+
+def _gold(estimates: Mapping[str, Estimates], gold_min: float | None) -> Gold:
+    return Gold.of(
+        _within(estimates["gold"], lo=gold_min),
+        gain=estimates["gain"],
+        reference=_within(estimates["reference_gold"], lo=gold_min)[0],
+    )
 
 
 def _within(estimates: Estimates, *, lo: float | None = None, hi: float | None = None) -> Estimates:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kleash import _files
-from kleash.frontier import Estimates, Frontier, Replicates
+from kleash.frontier import Estimates, Frontier, Gold, Replicates
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,9 +109,7 @@ def frontier_of(
         reward=_estimates(pairs["reward"][1])[None],
         kl=_estimates(pairs["kl"][1])[None],
         reference_reward=_estimates(pairs["reward"][0]),
-        gold=_estimates(pairs["gold"][1])[None] if gold else None,
-        gold_gain=_estimates(pairs["gold"][1] - pairs["gold"][0])[None] if gold else None,
-        reference_gold=_estimates(pairs["gold"][0]) if gold else None,
+        gold=_gold(*pairs["gold"]) if gold else None,
         n=np.array([len(first["kl"])]),
         status=np.array(["weak"]),
         replicates=Replicates(
@@ -124,6 +122,10 @@ def frontier_of(
         ),
         provenance=dict(provenance),
     )
+
+
+def _gold(start: Floats, now: Floats) -> Gold:
+    return Gold.of(_estimates(now)[None], gain=_estimates(now - start)[None], reference=_estimates(start))
 
 
 def _known(a: Floats, b: Floats) -> tuple[Floats, Floats]:

@@ -17,7 +17,7 @@ from kleash import _checks
 from kleash._version import version
 from kleash.errors import OptionError
 from kleash.forecasting.forecast import forecast as forecast_samples
-from kleash.frontier import Estimates, Frontier, Replicates, exact_frontier
+from kleash.frontier import Estimates, Frontier, Gold, Replicates, exact_frontier
 from kleash.samples import Samples
 from kleash.train.decoder import pad_left
 from kleash.train.early_stopping import EarlyStop
@@ -340,7 +340,6 @@ def _sampled_frontier(run: LMRun, untouched: Sequence[Samples]) -> Frontier:
     reference_reward = np.asarray([samples.reward.mean() for samples in untouched])
     has_gold = untouched[0].gold is not None
     reference_gold = np.asarray([samples.gold.mean() for samples in untouched if samples.gold is not None])
-    gain = gold - reference_gold[None, :] if has_gold else gold
     drawn = [samples.gold for samples in untouched if samples.gold is not None]
     seen = np.concatenate([*drawn, gold.ravel()]) if has_gold else np.zeros(1)
     return Frontier(
@@ -348,10 +347,8 @@ def _sampled_frontier(run: LMRun, untouched: Sequence[Samples]) -> Frontier:
         beta=run.beta,
         reward=over_seeds(reward),
         kl=over_seeds(kl),
-        gold=over_seeds(gold) if has_gold else None,
-        gold_gain=over_seeds(gain) if has_gold else None,
+        gold=_gold(gold, reference_gold) if has_gold else None,
         reference_reward=_one(reference_reward),
-        reference_gold=_one(reference_gold) if has_gold else None,
         n=np.full(size, run.seeds),
         status=np.full(size, "ok"),
         replicates=Replicates(
@@ -365,6 +362,11 @@ def _sampled_frontier(run: LMRun, untouched: Sequence[Samples]) -> Frontier:
         gold_range=float(np.ptp(seen)) if has_gold else None,
         provenance={"version": version(), "config": dict(run.config)},
     )
+
+
+def _gold(gold: Floats, reference: Floats) -> Gold:
+    """Gold (B, S) beside the reference's, one for each seed."""
+    return Gold.of(over_seeds(gold), gain=over_seeds(gold - reference), reference=_one(reference))
 
 
 def _one(values: Floats) -> Estimates:

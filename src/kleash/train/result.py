@@ -14,7 +14,7 @@ from scipy.special import stdtrit
 from kleash import _checks
 from kleash._version import version
 from kleash.errors import OptionError
-from kleash.frontier import Estimates, Frontier, Replicates
+from kleash.frontier import Estimates, Frontier, Gold, Replicates
 from kleash.runs import Run, open_run, read_run
 from kleash.train.tabular import History, draw_answers, expectations, objective_gap
 from kleash.window import Verdict, VerdictKind, find_window
@@ -210,11 +210,11 @@ def world_frontier(world: World, beta: Floats, log_policy: Floats, *, config: Ma
         source="sweep",
         beta=beta,
         reward=over_seeds(reward),
-        gold=over_seeds(gold),
+        gold=Gold.of(
+            over_seeds(gold), gain=over_seeds(gold - reference_gold), reference=Estimates.exact(reference_gold)
+        ),
         kl=over_seeds(kl),
-        gold_gain=over_seeds(gold - reference_gold),
         reference_reward=Estimates.exact(reference_reward),
-        reference_gold=Estimates.exact(reference_gold),
         n=np.full(beta.size, seeds),
         status=np.full(beta.size, "ok"),
         diagnostics={"objective_gap": objective_gap(world, beta, log_policy).mean(axis=1)},

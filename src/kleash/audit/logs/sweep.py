@@ -14,7 +14,7 @@ from kleash.audit.logs.coefficient import facts_of_coefficient
 from kleash.audit.logs.needs import KL
 from kleash.audit.logs.placement import placed
 from kleash.audit.logs.view import LogView, Series
-from kleash.frontier import Estimates, Frontier
+from kleash.frontier import Estimates, Frontier, Gold
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -77,7 +77,6 @@ def frontier_of(views: list[LogView]) -> Frontier | None:
     betas = sorted({b for b, _ in usable})
     if len(betas) < 2:
         return None
-    gold = any(v.gold.size for _, v in usable)
     columns: dict[str, list[tuple[float, float]]] = {"reward": [], "kl": [], "gold": [], "gold_gain": []}
     counts = []
     starts = _pool([_start(v.reward) for _, v in usable])
@@ -91,16 +90,15 @@ def frontier_of(views: list[LogView]) -> Frontier | None:
         gains = [(_end(v.gold)[0] - _start(v.gold)[0], math.hypot(_end(v.gold)[1], _start(v.gold)[1])) for v in mine]
         columns["gold_gain"].append(_pool(gains))
     estimates = {name: _estimates(rows) for name, rows in columns.items()}
+    gold = Gold.of(estimates["gold"], gain=estimates["gold_gain"], reference=_estimates([gold_start])[0])
     trainers = sorted({v.trainer for _, v in usable})
     return Frontier(
         source="log",
         beta=np.array(betas),
         reward=estimates["reward"],
         kl=estimates["kl"],
-        gold=estimates["gold"] if gold else None,
-        gold_gain=estimates["gold_gain"] if gold else None,
+        gold=gold if any(v.gold.size for _, v in usable) else None,
         reference_reward=_estimates([starts])[0],
-        reference_gold=_estimates([gold_start])[0] if gold else None,
         n=np.array(counts),
         status=np.full(len(betas), "weak"),
         provenance={

@@ -8,8 +8,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from kleash.conformance.conformance import ConformanceResult
-    from kleash.conformance.verdicts import Conformance, Point
+    from kleash.trials.conformance import ConformanceResult
+    from kleash.trials.verdicts import Conformance, Point
 
 __all__ = ["conformance_table"]
 

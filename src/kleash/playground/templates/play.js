@@ -1,5 +1,5 @@
 
-// The page: three dials, six scenes, one guess. It moves the drawings that dial.py made, by the same geometry.
+// The page: three dials, six scenes, one guess. It moves the drawings that drawing.py made, by the same geometry.
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const { world, geometry: g, scenes } = data;

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import expit
 
-from kleash.conformance.tiny import TinyPolicy, quiet
+from kleash.trials.tiny import TinyPolicy, quiet
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kleash.conformance.cases import Case
-    from kleash.conformance.roots import Puzzle
+    from kleash.trials.cases import Case
+    from kleash.trials.roots import Puzzle
 
     Floats = NDArray[np.float64]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kleash import _checks, config
-from kleash.conformance.cases import PUZZLES, Case, case_of
+from kleash.trials.cases import PUZZLES, Case, case_of
 
 __all__ = ["read_case"]
 

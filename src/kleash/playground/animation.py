@@ -11,8 +11,9 @@ import numpy as np
 
 from kleash import _checks, _files
 from kleash.errors import OptionError
-from kleash.report import dial, reading
-from kleash.report.look import COLOURS, FONT
+from kleash.playground import drawing
+from kleash.playground.kitchen import Reading, beta_at, beta_words, position, read
+from kleash.reporting.palette import COLOURS, FONT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,9 +47,9 @@ def animate(path: str | Path) -> None:
     Notes
     -----
     The first kitchen, exactly: the dial turns from beta 0 to the reference, resting at each row of the table, then
-    back to 0. Pictures are drawn by :mod:`kleash.report.dial` and made into pixels by vl-convert. GIF frames share one
-    palette: the colours of the drawing code, and what lies between each of them and its ground at the edge of a line.
-    WebP is lossless.
+    back to 0. Pictures are drawn by :mod:`kleash.playground.drawing` and made into pixels by vl-convert. GIF frames
+    share one palette: the colours of the drawing code, and what lies between each of them and its ground at the edge
+    of a line. WebP is lossless.
     """
     form = _checks.choice(Path(path).suffix.lower(), (".gif", ".webp"), name="animation's ending")
     frames = list(_frames())
@@ -120,15 +121,15 @@ def script() -> list[tuple[float, int, int]]:
     >>> sum(milliseconds for _, _, milliseconds in frames) < 15_000
     True
     """
-    places = [reading.position(beta) for beta in BETAS]
+    places = [position(beta) for beta in BETAS]
     frames = [(BETAS[0], 1, _REST)]
     for row in range(1, len(BETAS)):
         start, end = places[row - 1], places[row]
         moves = max(4, round(40 * (end - start)))
-        frames += [(reading.beta_at(start + (end - start) * _ease(i / moves)), row, _STEP) for i in range(1, moves)]
+        frames += [(beta_at(start + (end - start) * _ease(i / moves)), row, _STEP) for i in range(1, moves)]
         frames.append((BETAS[row], row + 1, _REST if row + 1 < len(BETAS) else _END))
     moves = 20
-    frames += [(reading.beta_at(1.0 - _ease(i / moves)), len(BETAS), _STEP) for i in range(1, moves)]
+    frames += [(beta_at(1.0 - _ease(i / moves)), len(BETAS), _STEP) for i in range(1, moves)]
     frames.append((BETAS[0], len(BETAS), _REST))
     return frames
 
@@ -147,12 +148,12 @@ def frame_svg(beta: float, *, filled: int) -> str:
     """
     if not 0 <= filled <= len(BETAS):
         raise OptionError(_checks.message("filled", expected=f"from 0 to {len(BETAS)}", got=filled))
-    now = reading.read(beta)
+    now = read(beta)
     inside = [
-        _placed(dial.leash(now), 16, 12, 1.0),
-        _placed(dial.knob(now), 2, 206, 0.84),
-        _placed(dial.gauge(now, "judge"), 178, 206, 0.84),
-        _placed(dial.gauge(now, "quality"), 356, 206, 0.84),
+        _placed(drawing.leash(now), 16, 12, 1.0),
+        _placed(drawing.knob(now), 2, 206, 0.84),
+        _placed(drawing.gauge(now, "judge"), 178, 206, 0.84),
+        _placed(drawing.gauge(now, "quality"), 356, 206, 0.84),
         _table(filled, now),
     ]
     words = "In this kitchen no beta beats the untouched house: fix the judge." if filled == len(BETAS) else ""
@@ -167,7 +168,7 @@ def _placed(inside: str, x: float, y: float, scale: float) -> str:
     return f'<g transform="translate({x:g} {y:g}) scale({scale:g})">{inside}</g>'
 
 
-def _table(filled: int, now: reading.Reading) -> str:
+def _table(filled: int, now: Reading) -> str:
     left, top, step = 556.0, 50.0, 43.0
     columns = (("Beta", 70.0, "ink"), ("Judge", 140.0, "judge"), ("Quality", 218.0, "quality"), ("KL", 296.0, "accent"))
     parts = [_words(left + x, top, name, colour=colour, size=15, bold=True) for name, x, colour in columns]
@@ -177,9 +178,9 @@ def _table(filled: int, now: reading.Reading) -> str:
             parts.append(
                 f'<rect x="{left - 16:g}" y="{y - 27:g}" width="322" height="38" rx="6" fill="{COLOURS["good"]}"/>'
             )
-        parts.append(_words(left + 70, y, "house" if math.isinf(beta) else reading.beta_words(beta), colour="ink"))
+        parts.append(_words(left + 70, y, "house" if math.isinf(beta) else beta_words(beta), colour="ink"))
         if row < filled:
-            at = reading.read(beta)
+            at = read(beta)
             cells = (f"{at.reward:.2f}", f"{at.gold:.3f}", f"{at.kl:.3f}" if at.kl > 0 else "0")
             parts += [
                 _words(left + x, y, cell, colour=colour)

@@ -144,9 +144,9 @@ def _whole_dial(love: float, oversalt: float) -> tuple[tilt.Moments, Verdict, fl
     """What does not hang on the dial: the curves, the verdict, and the best gain where there is one."""
     world = kitchen(love=love, oversalt=oversalt)
     table = exact_frontier(world)
-    assert table.gold_gain is not None
+    assert table.gold is not None
     verdict = find_window(table)
-    gain = float(table.gold_gain.value.max()) if verdict.gain_shown else None
+    gain = float(table.gold.gain.value.max()) if verdict.gain_shown else None
     return tilt.moments(world, [beta_at(place) for place in LINE]), verdict, gain
 
 

@@ -14,11 +14,11 @@ import numpy as np
 
 from kleash._table import cell_texts
 from kleash._version import version
-from kleash.report import drawing, figures, figures_runs, stops
-from kleash.report.look import COLOURS, DARK, DIAL, DIAL_DARK, SERIES, SERIES_DARK, draw_svg, inline_svg
-from kleash.report.shell import asset, embed_json, palette, policy, tied_to_palette
-from kleash.report.sources import ReportSource, given, source_of
-from kleash.report.words import advice, how_sure, shown, verdict_lines
+from kleash.reporting import dial, drawing, figures, figures_runs
+from kleash.reporting.page_assets import asset, embed_json, palette, policy, tied_to_palette
+from kleash.reporting.palette import COLOURS, DARK, DIAL, DIAL_DARK, SERIES, SERIES_DARK, draw_svg, inline_svg
+from kleash.reporting.sentences import advice, how_sure, shown, verdict_lines
+from kleash.reporting.sources import ReportSource, given, source_of
 
 if TYPE_CHECKING:
     from altair import TopLevelMixin
@@ -40,7 +40,7 @@ def report_page(sources: Sequence[Any], *, title: str | None = None, command: st
     Parameters
     ----------
     sources
-        What :func:`kleash.report.sources.read_sources` read, or results in memory (Frontier, Forecast, SweepResult,
+        What :func:`kleash.reporting.sources.read_sources` read, or results in memory (Frontier, Forecast, SweepResult,
         CheckReport).
     title
         Title of the page; default: the names of the sources.
@@ -78,10 +78,10 @@ def report_page(sources: Sequence[Any], *, title: str | None = None, command: st
     style = palette(light, dark) + asset("base.css") + asset("report.css") + tied_to_palette(".plot", light)
     script = asset("report.js")
     tables = [source for source in listed if source.frontier is not None]
-    dials = stops.dials(tables)
+    dials = dial.dials(tables)
     budget = _Budget(left=_TEXT_BUDGET)
     environment = Environment(
-        loader=PackageLoader("kleash.report"),
+        loader=PackageLoader("kleash.reporting"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -93,7 +93,7 @@ def report_page(sources: Sequence[Any], *, title: str | None = None, command: st
         several=len(listed) > 1,
         sources=[_described(source, dials.get(id(source)), budget) for source in listed],
         dial=next(iter(dials.values()), None),
-        leash=stops.LEASH,
+        leash=dial.LEASH,
         many_dials=len(dials) > 1,
         figures=_figures(listed, tables),
         findings=[{**row, "input": given(str(row["input"]))} for row in figures_runs.findings_data(listed)],

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from kleash.report.figures import HIGHEST, OPTIMUM, TITLES, Axis, FigureData, FigureRow, dial_data, travel_data
-from kleash.report.look import COLOURS, SERIES, SHAPES, chart_of, number_format
-from kleash.report.sources import source_of
+from kleash.reporting.figures import HIGHEST, OPTIMUM, TITLES, Axis, FigureData, FigureRow, dial_data, travel_data
+from kleash.reporting.palette import COLOURS, SERIES, SHAPES, chart_of, number_format
+from kleash.reporting.sources import source_of
 
 if TYPE_CHECKING:
     import altair as alt

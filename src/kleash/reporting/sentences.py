@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from kleash._table import verdict_text
-from kleash.report.sources import ReportSource
+from kleash.reporting.sources import ReportSource
 
 __all__ = ["advice", "how_sure", "shown", "verdict_lines"]
 

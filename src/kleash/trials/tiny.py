@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from kleash.conformance.roots import Puzzle
+    from kleash.trials.roots import Puzzle
 
     Floats = NDArray[np.float64]
 

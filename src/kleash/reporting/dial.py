@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kleash._table import cell_texts
-from kleash.report import figures
-from kleash.report.sources import ReportSource
-from kleash.report.words import shown
+from kleash.reporting import figures
+from kleash.reporting.sentences import shown
+from kleash.reporting.sources import ReportSource
 
 if TYPE_CHECKING:
     from kleash.frontier import Frontier
@@ -106,11 +106,11 @@ def _values(frontier: Frontier) -> dict[str, list[float | None]]:
 
 def _gain(frontier: Frontier, i: int) -> str:
     """What the verdict rests on: true quality against the reference, with its paired interval."""
-    gain, gold = frontier.gold_gain, frontier.reference_gold
-    if gain is None or gold is None or not math.isfinite(gain.value[i]):
+    if frontier.gold is None or not math.isfinite(frontier.gold.gain.value[i]):
         return ""
-    value, lo, hi = (float(x[i]) for x in (gain.value, gain.lo, gain.hi))
-    noise = 1e-9 * (abs(float(gold.value)) + abs(value))
+    gain = frontier.gold.gain[i]
+    value, lo, hi = float(gain.value), float(gain.lo), float(gain.hi)
+    noise = 1e-9 * (abs(float(frontier.gold.reference.value)) + abs(value))
     ends = [_signed(x, noise) for x in (lo, hi) if math.isfinite(x)]
     between = f" (95 %: {ends[0]} to {ends[1]})" if len(set(ends)) == 2 else ""
     return f"{_signed(value, noise)} against the reference{between}"

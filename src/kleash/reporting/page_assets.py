@@ -8,14 +8,14 @@ from importlib.resources import files
 from typing import Any
 
 from kleash import _files
-from kleash.report.look import COLOURS, DARK
+from kleash.reporting.palette import COLOURS, DARK
 
 __all__ = ["asset", "embed_json", "palette", "policy", "tied_to_palette"]
 
 
-def asset(name: str) -> str:
-    """A template, style sheet or script of the package."""
-    return files("kleash.report").joinpath("templates", name).read_text(encoding="utf-8")
+def asset(name: str, *, room: str = "reporting") -> str:
+    """A template, style sheet or script of a room of the package."""
+    return files(f"kleash.{room}").joinpath("templates", name).read_text(encoding="utf-8")
 
 
 def policy(*, style: str, script: str) -> str:

@@ -1,6 +1,6 @@
 """How the dial is drawn: leash, knob, two needles, salt, curves. One drawing code for the play page and the animation.
 
-Each part is a function of a :class:`~kleash.report.reading.Reading` that gives the inside of an SVG. The play page
+Each part is a function of a :class:`~kleash.playground.kitchen.Reading` that gives the inside of an SVG. The play page
 moves the same parts with the geometry of this module (:func:`geometry`); tests hold the two against each other.
 """
 
@@ -10,8 +10,8 @@ import math
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from kleash.report.look import COLOURS, FONT
-from kleash.report.reading import HIGHEST, LINE, LOWEST, MARGIN, Reading, beta_words, position
+from kleash.playground.kitchen import HIGHEST, LINE, LOWEST, MARGIN, Reading, beta_words, position
+from kleash.reporting.palette import COLOURS, FONT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

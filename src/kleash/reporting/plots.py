@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from kleash import _files
 from kleash.errors import KleashError
-from kleash.report import drawing, figures, figures_runs
-from kleash.report.look import draw_png, draw_svg
-from kleash.report.sources import ReportSource
+from kleash.reporting import drawing, figures, figures_runs
+from kleash.reporting.palette import draw_png, draw_svg
+from kleash.reporting.sources import ReportSource
 
 if TYPE_CHECKING:
     from altair import TopLevelMixin

@@ -11,8 +11,8 @@ from rich.console import Group
 from rich.text import Text
 
 from kleash._table import cell_texts, page
-from kleash.report.sources import ReportSource
-from kleash.report.words import how_sure, shown, verdict_lines
+from kleash.reporting.sentences import how_sure, shown, verdict_lines
+from kleash.reporting.sources import ReportSource
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -79,7 +79,7 @@ def text_chart(frontier: Frontier) -> str:
     legend = []
     for sign, name, word, column, reference in (
         ("J", "reward", "judge's score", frontier.reward, frontier.reference_reward),
-        ("Q", "gold", "true quality", frontier.gold, frontier.reference_gold),
+        ("Q", "gold", "true quality", frontier.gold, frontier.gold and frontier.gold.reference),
     ):
         if column is None:
             legend.append("true quality was not measured")

@@ -9,8 +9,9 @@ from typing import Any
 
 from kleash import _files
 from kleash._version import version
-from kleash.report import dial, reading
-from kleash.report.shell import asset, embed_json, palette, policy, tied_to_palette
+from kleash.playground import drawing
+from kleash.playground.kitchen import Reading, beta_words, read, verdict_words
+from kleash.reporting.page_assets import asset, embed_json, palette, policy, tied_to_palette
 from kleash.worlds import kitchen
 
 __all__ = ["COURSE", "SCENES", "Scene", "play_page", "write_play"]
@@ -45,15 +46,15 @@ class Scene:
 
     def answer(self) -> str:
         """What the page tells, with numbers."""
-        now = reading.read(self.betas[-1], love=self.love, oversalt=self.oversalt)
+        now = read(self.betas[-1], love=self.love, oversalt=self.oversalt)
         best, safe = now.verdict.best_beta, now.verdict.safe_beta
         return self.told.format(
             judge=f"{now.reward:.2f}",
             quality=f"{now.gold:.3f}",
             house=f"{now.reference_gold:.3f}",
             kl=f"{now.kl:.2f}",
-            best="-" if best is None else reading.beta_words(best),
-            safe="-" if safe is None else reading.beta_words(safe),
+            best="-" if best is None else beta_words(best),
+            safe="-" if safe is None else beta_words(safe),
             gain="-" if now.gain is None else f"{now.gain:.3f}",
         )
 
@@ -153,23 +154,23 @@ def play_page() -> str:
     from markupsafe import Markup
 
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("kleash.report"),
+        loader=jinja2.PackageLoader("kleash.playground"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    start = reading.read(15.0)
-    style = palette() + asset("base.css") + asset("play.css") + tied_to_palette("svg")
-    script = asset("kitchen.js") + asset("play.js")
-    headline, detail = reading.verdict_words(start)
+    start = read(15.0)
+    style = palette() + asset("base.css") + asset("play.css", room="playground") + tied_to_palette("svg")
+    script = asset("kitchen.js", room="playground") + asset("play.js", room="playground")
+    headline, detail = verdict_words(start)
     return environment.get_template("play.html.j2").render(
         version=version(),
         policy=policy(style=style, script=script),
         style=Markup(style),  # the package's own files; nothing of a user's is in the page
         script=Markup(script),
         data=Markup(embed_json(_data())),  # escaped there
-        pictures={name: Markup(_picture(name, start)) for name in dial.DRAW},
+        pictures={name: Markup(_picture(name, start)) for name in drawing.DRAW},
         now=start,
         gain=_signed(start.gold - start.reference_gold),
         headline=headline,
@@ -189,7 +190,7 @@ def _data() -> dict[str, Any]:
             "house": plain.log_reference[0],
             "bomb": kitchen(oversalt=1.0).log_reference[0],
         },
-        "geometry": dial.geometry(),
+        "geometry": drawing.geometry(),
         "start": {"beta": 15, "love": 1, "oversalt": 0.0505},
         "scenes": [
             {
@@ -207,10 +208,10 @@ def _table() -> list[dict[str, str]]:
     """The course's table beside the kitchen's exact numbers."""
     rows = []
     for beta, judge, quality in COURSE:
-        now = reading.read(beta)
+        now = read(beta)
         rows.append(
             {
-                "beta": reading.beta_words(beta),
+                "beta": beta_words(beta),
                 "course_judge": f"{judge:.1f}",
                 "course_quality": f"{quality:.3f}",
                 "judge": f"{now.reward:.2f}",
@@ -231,9 +232,9 @@ _LABELS = {
 }
 
 
-def _picture(name: str, now: reading.Reading) -> str:
+def _picture(name: str, now: Reading) -> str:
     part = "gauge" if name in ("judge", "quality") else name
-    drawn = dial.svg(dial.DRAW[name](now), part=part, label=_LABELS[name])
+    drawn = drawing.svg(drawing.DRAW[name](now), part=part, label=_LABELS[name])
     return drawn.replace("<svg ", f'<svg id="picture-{name}" ', 1)
 
 

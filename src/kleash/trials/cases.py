@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from kleash import _checks
-from kleash.conformance.roots import Objective, Puzzle
 from kleash.errors import ConfigError, OptionError
+from kleash.trials.roots import Objective, Puzzle
 
 __all__ = ["NAMES", "PUZZLES", "Case", "built_in", "case_of", "needs_torch", "puzzle"]
 

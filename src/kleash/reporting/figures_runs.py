@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kleash.report.figures import FigureRow
-from kleash.report.look import COLOURS, DIAL, SHAPES, chart_of, number_format
-from kleash.report.sources import ReportSource
+from kleash.reporting.figures import FigureRow
+from kleash.reporting.palette import COLOURS, DIAL, SHAPES, chart_of, number_format
+from kleash.reporting.sources import ReportSource
 
 if TYPE_CHECKING:
     import altair as alt

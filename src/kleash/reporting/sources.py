@@ -17,8 +17,8 @@ from scipy.special import stdtrit
 from kleash import _files
 from kleash._checks import message, nearest
 from kleash.errors import DataError, KleashError, MissingFileError, OptionError
-from kleash.frontier import Estimates, Frontier, exact_frontier
-from kleash.report.kept import kept_answers, prompt_means
+from kleash.frontier import Estimates, Frontier, Gold, exact_frontier
+from kleash.reporting.answers import kept_answers, prompt_means
 from kleash.runs import Run, read_run
 from kleash.window import Verdict, find_window
 
@@ -312,16 +312,14 @@ def _table(rows: Sequence[Row], reference: Row, *, source: Any, content: Row) ->
     columns = {name: _estimates(name, rows, n) for name in _QUANTITIES}
     untouched = {name: _estimates(name, [reference], np.zeros(1))[0] for name in ("reward", "gold")}
     has_gold = bool(np.isfinite(columns["gold"].value).any() or np.isfinite(untouched["gold"].value))
-    has_gain = bool(np.isfinite(columns["gold_gain"].value).any())
+    gold = Gold.of(columns["gold"], gain=columns["gold_gain"], reference=untouched["gold"])
     return Frontier(
         source=source,
         beta=np.array([float(row["beta"]) for row in rows]),
         reward=columns["reward"],
         kl=columns["kl"],
-        gold=columns["gold"] if has_gold else None,
-        gold_gain=columns["gold_gain"] if has_gain else None,
+        gold=gold if has_gold else None,
         reference_reward=untouched["reward"],
-        reference_gold=untouched["gold"] if has_gold else None,
         n=n,
         status=np.array([str(row.get("status", "ok")) for row in rows]),
         gold_range=_number(content.get("gold_range")),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from scipy import stats
 
-from kleash.conformance.roots import Objective, Puzzle, answer_kl, expected_update, root, tilt_logits
+from kleash.trials.roots import Objective, Puzzle, answer_kl, expected_update, root, tilt_logits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

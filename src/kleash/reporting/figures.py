@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kleash.report.sources import ReportSource
+from kleash.reporting.sources import ReportSource
 
 if TYPE_CHECKING:
     from kleash.frontier import Estimates, Frontier
@@ -210,7 +210,7 @@ def _levels(source: ReportSource) -> list[FigureRow]:
     frontier = _table(source)
     pairs: list[tuple[str, Estimates | None]] = [
         ("reward", frontier.reference_reward),
-        ("gold", frontier.reference_gold if frontier.gold is not None else None),
+        ("gold", None if frontier.gold is None else frontier.gold.reference),
     ]
     return [
         {"panel": panel, "source": source.name, "y": float(level.value)}

@@ -14,15 +14,15 @@ import numpy as np
 
 from kleash import _checks, _files
 from kleash._version import version
-from kleash.conformance.cases import NAMES, Case, built_in, needs_torch, puzzle
-from kleash.conformance.roots import Puzzle, visits
-from kleash.conformance.verdicts import Conformance, Prediction, judge, predict
 from kleash.errors import DataError, DependencyError
+from kleash.trials.cases import NAMES, Case, built_in, needs_torch, puzzle
+from kleash.trials.roots import Puzzle, visits
+from kleash.trials.verdicts import Conformance, Prediction, judge, predict
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kleash.conformance.trl_runs import Trace
+    from kleash.trials.trl_runs import Trace
 
     Floats = NDArray[np.float64]
 
@@ -177,10 +177,10 @@ def trl_versions() -> dict[str, str]:
 def _runner(case: Case, world: Puzzle, prediction: Prediction) -> tuple[Callable[..., Trace], float]:
     """What trains a case, and what its loss is divided by."""
     if case.trainer == "kleash":
-        from kleash.conformance.own_runs import own_unit, run_own
+        from kleash.trials.own_runs import own_unit, run_own
 
         return partial(run_own, case, world), own_unit(case)
-    from kleash.conformance.trl_runs import gradient_unit, run_trl
+    from kleash.trials.trl_runs import gradient_unit, run_trl
 
     return partial(run_trl, case, world), gradient_unit(case, world, prediction.hold)
 

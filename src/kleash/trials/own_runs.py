@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kleash.conformance.trl_runs import Trace
+from kleash.trials.trl_runs import Trace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kleash.conformance.cases import Case
-    from kleash.conformance.roots import Puzzle
+    from kleash.trials.cases import Case
+    from kleash.trials.roots import Puzzle
 
     Floats = NDArray[np.float64]
 
