@@ -19,10 +19,10 @@ from kleash.errors import OptionError
 from kleash.forecasting.forecast import forecast as forecast_samples
 from kleash.frontier import Estimates, Frontier, Replicates, exact_frontier
 from kleash.samples import Samples
+from kleash.train.asking import Judge, PromptSet, ask
 from kleash.train.decoder import pad_left
 from kleash.train.early_stopping import EarlyStop
 from kleash.train.judges import guarded, load_judge
-from kleash.train.judging import Judge, PromptSet, ask
 from kleash.train.language import LanguageConfig, read_prompts
 from kleash.train.lm import LMRun, train_lm
 from kleash.train.models import load_model

@@ -20,8 +20,8 @@ from kleash.errors import DataError, KleashError
 from kleash.runs import Run
 from kleash.train import objectives
 from kleash.train.adapters import GroupedLoRA
+from kleash.train.asking import Judge, PromptSet, ask
 from kleash.train.decoder import Decoder, Prompts, pad_left
-from kleash.train.judging import Judge, PromptSet, ask
 from kleash.train.optimiser import GroupedAdam, Schedule, rate
 from kleash.train.records import Row, metric_rows, rollout_rows, summary, within_prompt, write_policies
 from kleash.train.rollout import Rollout, rollout, uniforms
