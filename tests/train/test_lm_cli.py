@@ -227,6 +227,6 @@ def test_the_live_table_averages_over_seeds():
 
 
 def test_a_rounding_below_zero_is_shown_as_zero():
-    from kleash.train.beside import _number
+    from kleash.train.comparison import _number
 
     assert [_number(value) for value in (-1e-9, -0.0, 0.0, -0.25, float("nan"))] == ["0.000"] * 3 + ["-0.250", "-"]

@@ -17,7 +17,7 @@ from kleash.train.early_stopping import early_stop  # noqa: E402
 from kleash.train.lm import PromptSet  # noqa: E402
 from kleash.train.loop import _which  # noqa: E402
 from kleash.train.optimiser import GroupedAdam  # noqa: E402
-from kleash.train.rollout import EVALUATION  # noqa: E402
+from kleash.train.streams import Purpose  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -321,7 +321,7 @@ def test_the_reference_draws_what_policies_that_did_not_move_drew():
             judge=judge,
             gold=None,
             decode=lambda ids: decode(map(str, ids)),
-            key=(EVALUATION, 1, 0),
+            key=(Purpose.EVALUATION, 1, 0),
             index=[seed],
             samples=6,
             each=4,

@@ -14,8 +14,9 @@ from tiny import KINDS, shake, tiny  # noqa: E402
 from kleash.errors import OptionError  # noqa: E402
 from kleash.train.adapters import attach  # noqa: E402
 from kleash.train.decoder import Decoder, pad_left  # noqa: E402
-from kleash.train.rollout import EVALUATION, _pick, rollout, uniforms  # noqa: E402
+from kleash.train.rollout import _pick, rollout, uniforms  # noqa: E402
 from kleash.train.scoring import distinct, score_answers  # noqa: E402
+from kleash.train.streams import Purpose  # noqa: E402
 
 PROMPTS = [[1, 2, 3], [3], [2, 1, 2, 3, 1]]
 EOS = 0
@@ -131,7 +132,7 @@ def test_betas_of_a_seed_share_their_uniform_numbers_and_nothing_else_does():
     assert torch.equal(one[0], one[2])
     assert not torch.equal(one[0], one[1])
     assert torch.equal(uniforms(seed=0, index=[1], step=3, rows=4, length=5)[0], one[1])
-    for other in ({"step": 4}, {"seed": 1}, {"piece": 1}, {"purpose": EVALUATION}):
+    for other in ({"step": 4}, {"seed": 1}, {"piece": 1}, {"purpose": Purpose.EVALUATION}):
         key = {"seed": 0, "step": 3} | other
         assert not torch.equal(uniforms(index=[0], rows=4, length=5, **key)[0], one[0])
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["answer_lines", "array", "frontier_of", "kept_answers", "lines", "mean", "mean_se"]
+__all__ = ["answer_lines", "array", "cut_back", "frontier_of", "lines", "mean", "mean_se"]
 
 _DRAWS = 400  # bootstrap draws over prompts kept with the frontier: their spread is read to 4 %
 
@@ -69,7 +69,7 @@ def answer_lines(step: int, found: Mapping[str, Sequence[Any]]) -> str:
     )
 
 
-def kept_answers(path: Path, *, step: int) -> None:
+def cut_back(path: Path, *, step: int) -> None:
     """Cut a file of answers back to those of steps up to ``step``: the rest is drawn again after a resume.
 
     A last line that a kill has torn goes with them.

@@ -17,7 +17,7 @@ from kleash.errors import ConfigError, DataError, OptionError
 from kleash.integrations.measure import Reference, full_kl_of, sample_answers
 from kleash.integrations.peak import GoldPeak
 from kleash.integrations.prompts import prompt_rows, token_ids
-from kleash.integrations.records import answer_lines, array, frontier_of, kept_answers, lines, mean, mean_se
+from kleash.integrations.records import answer_lines, array, cut_back, frontier_of, lines, mean, mean_se
 from kleash.integrations.scores import choose, score
 from kleash.integrations.versions import require_trl
 from kleash.runs import Run, open_run
@@ -346,7 +346,7 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
                 fix = "begin the run with the callback: the reference's own scores are its first row"
                 wrong = message("run", expected="its measurements so far", got="none", fix=fix)
                 raise DataError(wrong, path=self.folder) from None
-        kept_answers(self.folder / _ANSWERS, step=step)
+        cut_back(self.folder / _ANSWERS, step=step)
         self._run.begin(seed=self.seed)
 
     def _from_main(self, value: Any) -> Any:

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from kleash import _checks, _files
 from kleash.errors import KleashError, OptionError, ShapeError
+from kleash.train.streams import Purpose, stream
 
 __all__ = ["GroupedLinear", "GroupedLoRA", "attach"]
 
-_INIT = 2  # what a stream of random numbers is for; 0 and 1 are sampling and showing (kleash.train.tabular)
 _MERGE_UP_TO = 6
 """A layer of in x out weights is multiplied out to W + s A B per group while in out <= 6 r (in + out).
 
@@ -304,7 +304,7 @@ def attach(
             start = stop
         with torch.no_grad():
             for group, which in enumerate(index):
-                rng = np.random.default_rng(np.random.SeedSequence(entropy=seed, spawn_key=(_INIT, which, number)))
+                rng = stream(seed, Purpose.ADAPTERS, which, number)
                 drawn = rng.uniform(-1.0, 1.0, size=(inner, rank)) / math.sqrt(inner)
                 parts[0][group] = torch.from_numpy(drawn.astype(np.float32))
         layers[name] = GroupedLinear(module, A=parts[0], B=parts[1], scale=alpha / rank, switch=switch)

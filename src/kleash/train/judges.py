@@ -17,7 +17,7 @@ from typing import Annotated, Any
 from kleash import _checks
 from kleash.config import Within
 from kleash.errors import ConfigError, DataError, DependencyError, MissingFileError
-from kleash.train.judging import Judge
+from kleash.train.asking import Judge
 
 __all__ = ["BUILT_IN", "JudgeSource", "guarded", "length", "lexicon", "load_judge", "reward_model"]
 

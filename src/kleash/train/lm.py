@@ -23,9 +23,9 @@ from kleash.kl import KLSpec
 from kleash.runs import Run, open_run
 from kleash.train import objectives
 from kleash.train.adapters import GroupedLoRA, attach
+from kleash.train.asking import Judge, PromptSet
 from kleash.train.decoder import Decoder, HeadLimit, head_limit
 from kleash.train.early_stopping import EarlyStop, early_stop
-from kleash.train.judging import Judge, PromptSet
 from kleash.train.loop import Loop, Settings
 from kleash.train.optimiser import GroupedAdam, Schedule
 from kleash.train.records import Row

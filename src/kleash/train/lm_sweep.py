@@ -19,16 +19,17 @@ from kleash.errors import OptionError
 from kleash.forecasting.forecast import forecast as forecast_samples
 from kleash.frontier import Estimates, Frontier, Gold, Replicates, exact_frontier
 from kleash.samples import Samples
+from kleash.train.asking import Judge, PromptSet, ask
 from kleash.train.decoder import pad_left
 from kleash.train.early_stopping import EarlyStop
 from kleash.train.judges import guarded, load_judge
-from kleash.train.judging import Judge, PromptSet, ask
 from kleash.train.language import LanguageConfig, read_prompts
 from kleash.train.lm import LMRun, train_lm
 from kleash.train.models import load_model
 from kleash.train.recipes import BETAS, policy_log_probs, recipes
 from kleash.train.result import SweepResult, over_seeds, read_back, shown_answers, world_frontier, write
-from kleash.train.rollout import EVALUATION, rollout, uniforms
+from kleash.train.rollout import rollout, uniforms
+from kleash.train.streams import Purpose
 from kleash.train.tabular import Progress
 from kleash.window import find_window
 
@@ -42,7 +43,6 @@ RECIPES_STEPS, RECIPES_SAMPLES = 300, 21
 """Three dishes and 21 answers to each: 63 answers a step. Half the steps leave twice the gap."""
 FORECAST_SAMPLES = 64
 """Answers of the reference to each prompt behind the forecast."""
-_REFERENCE = 20  # what a stream of random numbers is for, beside those of kleash.train.rollout
 _SHOWN = 3  # answers per beta
 
 
@@ -109,7 +109,7 @@ def sweep_recipes(
         judge=house.judge,
         gold=house.gold,
         decode=house.decode,
-        key=(_REFERENCE, 0, 0),
+        key=(Purpose.REFERENCE, 0, 0),
         index=[0],
         samples=FORECAST_SAMPLES,
     )
@@ -224,7 +224,7 @@ def sweep_model(
             run,
             some,
             **ask_all,
-            key=(EVALUATION, config.steps, 0),
+            key=(Purpose.EVALUATION, config.steps, 0),
             index=[s],
             samples=training.final_samples,
             each=config.samples,
@@ -235,7 +235,7 @@ def sweep_model(
     before = None
     if training.forecast_samples >= 2:
         drawn = reference_samples(
-            run, some, **ask_all, key=(_REFERENCE, 0, 0), index=[0], samples=training.forecast_samples
+            run, some, **ask_all, key=(Purpose.REFERENCE, 0, 0), index=[0], samples=training.forecast_samples
         )
         before = _forecast(drawn, run.beta, prompts_are="sampled", seed=config.seed)
     result = SweepResult(
@@ -265,7 +265,7 @@ def reference_samples(
     judge: Judge,
     gold: Judge | None,
     decode: Callable[[list[int]], str],
-    key: tuple[int, int, int],
+    key: tuple[Purpose, int, int],
     index: Sequence[int],
     samples: int,
     each: int | None = None,
@@ -387,7 +387,7 @@ def _sampled_answers(
         rows=len(which),
         length=int(run.config["max_new_tokens"]),
         piece=1,
-        purpose=_REFERENCE,
+        purpose=Purpose.REFERENCE,
     )
     asked = pad_left([prompts.ids[i] for i in which], device=run.decoder.device)
     rolled = rollout(

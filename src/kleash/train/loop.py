@@ -20,12 +20,13 @@ from kleash.errors import DataError, KleashError
 from kleash.runs import Run
 from kleash.train import objectives
 from kleash.train.adapters import GroupedLoRA
+from kleash.train.asking import Judge, PromptSet, ask
 from kleash.train.decoder import Decoder, Prompts, pad_left
-from kleash.train.judging import Judge, PromptSet, ask
 from kleash.train.optimiser import GroupedAdam, Schedule, rate
 from kleash.train.records import Row, metric_rows, rollout_rows, summary, within_prompt, write_policies
-from kleash.train.rollout import EVALUATION, LABELS, ORDER, TRAINING, Rollout, rollout, uniforms
+from kleash.train.rollout import Rollout, rollout, uniforms
 from kleash.train.scoring import Distinct, distinct, reference_hidden, score_answers
+from kleash.train.streams import Purpose, stream
 
 __all__ = ["Loop", "Settings"]
 
@@ -185,7 +186,7 @@ class Loop:
         whole = settings.prompts_at_once is None or settings.prompts_at_once >= len(which)
         once = self.adapters.merged if whole else contextlib.nullcontext  # several backward passes need one each
         with once():
-            parts = self.draw(self.prompts, which, samples=settings.samples, key=(TRAINING, step, 0))
+            parts = self.draw(self.prompts, which, samples=settings.samples, key=(Purpose.TRAINING, step, 0))
             extra = self.look(step, parts) if step % settings.evaluate_every == 0 else {}
             self.measure_unit(parts)
             told, again = [], []
@@ -235,9 +236,9 @@ class Loop:
         if settings.objective == "dpo":
             pairs = reward.shape[1] // 2
             rows = round(pairs / batch.share)  # of the whole step
-            uniform = uniforms(seed=settings.seed, index=self.index, step=step, rows=rows, length=1, purpose=LABELS)[
-                :, batch.start // 2 : batch.start // 2 + pairs, 0
-            ].to(reward.device)
+            uniform = uniforms(
+                seed=settings.seed, index=self.index, step=step, rows=rows, length=1, purpose=Purpose.LABELS
+            )[:, batch.start // 2 : batch.start // 2 + pairs, 0].to(reward.device)
             labels = {"uniform": uniform} | dict(settings.options)
             return objectives.dpo_loss(scores, rolled.mask, reward, rolled.prompt, beta, **labels)
         stale: dict[str, Any] = {} if old_logp is None else {"old_logp": old_logp, "clip": settings.clip}
@@ -279,7 +280,7 @@ class Loop:
 
     # ---------------------------------------------------------------------------------------------- one batch
 
-    def draw(self, some: PromptSet, which: list[int], *, samples: int, key: tuple[int, int, int]) -> list[_Batch]:
+    def draw(self, some: PromptSet, which: list[int], *, samples: int, key: tuple[Purpose, int, int]) -> list[_Batch]:
         """Answers of all policies to some prompts, judged; in parts of ``prompts_at_once`` prompts."""
         settings = self.settings
         purpose, step, piece = key
@@ -328,7 +329,7 @@ class Loop:
         for turn in range(turns):
             for number, start in enumerate(starts):
                 which = list(range(start, min(start + size, len(some))))
-                key = (EVALUATION, step, turn * len(starts) + number)
+                key = (Purpose.EVALUATION, step, turn * len(starts) + number)
                 yield from self.draw(some, which, samples=settings.samples, key=key)
 
     def scored(self, who: Judge, name: str, some: PromptSet, batch: _Batch) -> Tensor:
@@ -399,6 +400,5 @@ def _which(step: int, size: int, settings: Settings) -> list[int]:
     chosen = []
     for place in range(step * wanted, (step + 1) * wanted):
         turn, at = divmod(place, size)
-        key = np.random.SeedSequence(entropy=settings.seed, spawn_key=(ORDER, turn))
-        chosen.append(int(np.random.default_rng(key).permutation(size)[at]))
+        chosen.append(int(stream(settings.seed, Purpose.ORDER, turn).permutation(size)[at]))
     return chosen

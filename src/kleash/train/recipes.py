@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from kleash import _checks, _files
 from kleash.errors import KleashError
 from kleash.train.decoder import Decoder, pad_left
+from kleash.train.streams import Purpose, stream
 from kleash.worlds import World
 
 __all__ = ["BETAS", "DISHES", "WORDS", "Recipes", "gold", "judge", "policy_log_probs", "recipes"]
@@ -54,7 +55,6 @@ _AGAIN = 0.7  # how much less often a cook reaches for what is in the pot alread
 _INGREDIENTS = (0.15, 0.36, 0.33, 0.12, 0.04)  # of 1 to 5 ingredients; with 5 nobody has said ``serve``
 _N_RECIPES, _STEPS, _BATCH, _RATE, _HIDDEN = 12_000, 160, 128, 5e-3, 64
 _EDITION = 2  # raised by whoever changes how the reference is made: part of the cache's key
-_BOOK, _WEIGHTS, _BATCHES = 10, 11, 12  # what a stream of random numbers is for
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -266,7 +266,7 @@ def _answers(levels: list[Floats]) -> Floats:
 
 def house_recipes(*, oversalt: float, n: int = _N_RECIPES) -> NDArray[np.int64]:
     """What the house cooks: (n, 2 + LENGTH) token ids, the order first; filled up with ``serve``."""
-    rng = np.random.default_rng(np.random.SeedSequence(entropy=0, spawn_key=(_BOOK,)))
+    rng = stream(0, Purpose.HOUSE_RECIPES)
     dish = rng.integers(len(DISHES), size=n)
     size = rng.choice(LENGTH, size=n, p=_INGREDIENTS) + 1
     bomb = rng.random(n) < oversalt
@@ -309,7 +309,7 @@ def _blank() -> Any:
 def _train(oversalt: float) -> dict[str, torch.Tensor]:
     """Supervised fine-tuning on the house's recipes: the reference's weights."""
     model = _blank().double()
-    rng = np.random.default_rng(np.random.SeedSequence(entropy=0, spawn_key=(_WEIGHTS,)))
+    rng = stream(0, Purpose.HOUSE_WEIGHTS)
     with torch.no_grad():
         for _, weight in sorted(model.named_parameters()):
             if weight.ndim > 1:
@@ -317,7 +317,7 @@ def _train(oversalt: float) -> dict[str, torch.Tensor]:
     book = torch.from_numpy(house_recipes(oversalt=oversalt))
     served = book[:, 2:] == SERVE
     taught = served.cumsum(1) - served.long() == 0  # an answer ends with its first serve; what follows teaches nothing
-    order = np.random.default_rng(np.random.SeedSequence(entropy=0, spawn_key=(_BATCHES,)))
+    order = stream(0, Purpose.HOUSE_BATCHES)
     optimiser = torch.optim.AdamW(model.parameters(), lr=_RATE, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 1.0 - step / _STEPS)
     model.train()

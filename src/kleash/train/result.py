@@ -176,7 +176,7 @@ class SweepResult:
 
     def __rich__(self) -> RenderableType:
         from kleash import _table
-        from kleash.train import beside
+        from kleash.train.comparison import with_comparison
 
         seeds, steps = self.config["seeds"], self.config["steps"]
         gap = self.frontier.diagnostics.get("objective_gap")
@@ -189,9 +189,9 @@ class SweepResult:
             caption=[f"Trained: {seeds} seed{'s' * (seeds != 1)}, {steps} steps.{arrived}", *self.notes],
             story=_STORY[self.verdict.kind] if self.world in _TITLES else None,
         )
-        return (
-            beside.beside(page, self.frontier, optimum=self.optimum, forecast=self.forecast) if self.metrics else page
-        )
+        if not self.metrics:
+            return page
+        return with_comparison(page, self.frontier, optimum=self.optimum, forecast=self.forecast)
 
     def __str__(self) -> str:
         from kleash import _table

@@ -18,12 +18,9 @@ from kleash import _checks
 from kleash.errors import OptionError
 from kleash.train.adapters import GroupedLoRA
 from kleash.train.decoder import Decoder, Prompts
+from kleash.train.streams import Purpose, stream
 
-__all__ = ["EVALUATION", "LABELS", "ORDER", "TRAINING", "Purpose", "Rollout", "rollout", "uniforms"]
-
-TRAINING, EVALUATION, LABELS, ORDER = 3, 4, 5, 6
-"""What a stream of random numbers is for; 0 to 2 are taken by kleash.train.tabular and the adapters' start."""
-Purpose = int
+__all__ = ["Rollout", "rollout", "uniforms"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -43,14 +40,19 @@ class Rollout:
 
 
 def uniforms(
-    *, seed: int, index: Sequence[int], step: int, rows: int, length: int, piece: int = 0, purpose: Purpose = TRAINING
+    *,
+    seed: int,
+    index: Sequence[int],
+    step: int,
+    rows: int,
+    length: int,
+    piece: int = 0,
+    purpose: Purpose = Purpose.TRAINING,
 ) -> Tensor:
     """Numbers on [0, 1) of shape (G, rows, length), float64; ``index`` (G,) is each group's seed index."""
     drawn = {}
     for which in dict.fromkeys(index):
-        key = (purpose, which, step, piece)
-        rng = np.random.default_rng(np.random.SeedSequence(entropy=seed, spawn_key=key))
-        drawn[which] = rng.random((rows, length))
+        drawn[which] = stream(seed, purpose, which, step, piece).random((rows, length))
     return torch.from_numpy(np.stack([drawn[which] for which in index]))
 
 

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from kleash import _checks, tilt
 from kleash.kl import kl_terms
+from kleash.train.streams import Purpose, stream
 from kleash.worlds import World
 
 __all__ = ["History", "Progress", "TabularRun", "expectations", "gradient", "objective_gap", "train_tabular"]
@@ -34,7 +35,6 @@ faster, and a policy without a penalty can settle before it has met an answer th
 _MOMENTUM, _MEMORY = 0.9, 0.95
 """Adam's decays. A long memory of squared gradients (0.99) makes answers that turn up rarely move too late."""
 _EPSILON = 1e-8  # against 0 / 0 where an answer is never drawn; gradients are in units of the reward's range
-_SAMPLING, _SHOWING = 0, 1  # what a stream of random numbers is for: training, or the answers shown afterwards
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -142,7 +142,7 @@ def train_tabular(
     scaled = (reward - reward.max(axis=1, keepdims=True)) / unit
     pull = np.repeat(betas / unit, seeds)[:, None, None]
     share = (world.prompt_weight / (samples - 1))[:, None]
-    streams = [_stream(seed, b, s, _SAMPLING) for b in betas for s in range(seeds)]
+    streams = [_stream(seed, b, s, Purpose.TABLES) for b in betas for s in range(seeds)]
     shift = np.zeros((len(streams), world.n_prompts, world.n_answers))  # logits minus log reference
     first, second, counts = (np.zeros_like(shift) for _ in range(3))
     recorded: list[tuple[Floats, Floats, Floats]] = []
@@ -280,17 +280,16 @@ def draw_answers(
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """A few (prompt, answer) index pairs drawn from policies of shape (S, P, Y), the seeds taking turns."""
     policy = np.exp(np.asarray(log_policy, dtype=np.float64))
-    rng = _stream(seed, beta, 0, _SHOWING)
+    rng = _stream(seed, beta, 0, Purpose.SHOWN_TABLES)
     prompts = rng.choice(world.n_prompts, size=n, p=world.prompt_weight)
     chosen = [policy[i % policy.shape[0], prompt] for i, prompt in enumerate(prompts)]
     return prompts, np.asarray([rng.choice(world.n_answers, p=p / p.sum()) for p in chosen])
 
 
-def _stream(seed: int, beta: float, which: int, purpose: int) -> np.random.Generator:
+def _stream(seed: int, beta: float, which: int, purpose: Purpose) -> np.random.Generator:
     """A stream of its own for each (seed, beta, which, purpose); beta enters by its 64 bits."""
     bits = int(np.float64(beta).view(np.uint64))
-    key = (purpose, which, bits >> 32, bits & 0xFFFFFFFF)
-    return np.random.default_rng(np.random.SeedSequence(entropy=seed, spawn_key=key))
+    return stream(seed, purpose, which, bits >> 32, bits & 0xFFFFFFFF)
 
 
 def _policy(log_reference: Floats, shift: Floats) -> tuple[Floats, Floats]:

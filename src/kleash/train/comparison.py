@@ -10,20 +10,20 @@ from rich.text import Text
 
 from kleash.frontier import Frontier
 
-__all__ = ["beside", "beside_table"]
+__all__ = ["comparison_table", "with_comparison"]
 
 
-def beside(
+def with_comparison(
     page: RenderableType, trained: Frontier, *, optimum: Frontier | None, forecast: Frontier | None
 ) -> RenderableType:
-    """A page, and below it the table of :func:`beside_table` where there is something to put beside."""
+    """A page, and below it the table of :func:`comparison_table` where there is something to put beside."""
     if optimum is None and forecast is None:
         return page
     title = Text("True quality: trained, and what was known before", style="bold")
-    return Group(page, Text(), title, Text(), beside_table(trained, optimum=optimum, forecast=forecast))
+    return Group(page, Text(), title, Text(), comparison_table(trained, optimum=optimum, forecast=forecast))
 
 
-def beside_table(trained: Frontier, *, optimum: Frontier | None, forecast: Frontier | None) -> Table:
+def comparison_table(trained: Frontier, *, optimum: Frontier | None, forecast: Frontier | None) -> Table:
     """A row per trained beta: true quality after training, of the best possible policy, and its forecast with 95 %.
 
     Parameters
@@ -34,6 +34,10 @@ def beside_table(trained: Frontier, *, optimum: Frontier | None, forecast: Front
         The exact table at the same betas, or None.
     forecast
         A forecast at some of the betas, or None; a beta it refuses shows as ``beyond``.
+
+    Returns
+    -------
+    A table of rich; a number that is not there is a dash.
     """
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
     for name in (
