@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from kleash.cli import cli
-from kleash.translate import TRAINERS, translate_beta
+from kleash.trainers import TARGETS
+from kleash.translate import translate_beta
 
 
 @pytest.fixture
@@ -97,7 +98,7 @@ def test_the_example_names_something_to_set_for_every_trainer(capsys):
     example = Path(__file__).parents[2] / "examples" / "to_your_trainer.py"
     runpy.run_path(str(example))["main"]()
     told = capsys.readouterr().out
-    for name in TRAINERS:
+    for name in TARGETS:
         assert f"\n{name}" in told
     assert told.count("exactly\n") == 5
     assert told.count("approximately\n") == 5

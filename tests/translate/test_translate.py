@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from kleash import translate_beta
 from kleash.errors import OptionError
-from kleash.translate import MAX_SPREAD, TRAINERS, scale_of, standardised_beta
+from kleash.trainers import TARGETS
+from kleash.translate import MAX_SPREAD, scale_of, standardised_beta
 
 LINEAR = {
     "trl-grpo": {"group_size": 8, "settings": {"scale_rewards": "none"}},
@@ -28,7 +29,7 @@ LINEAR = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", TRAINERS)
+@pytest.mark.parametrize("name", TARGETS)
 @given(beta=st.floats(1e-6, 1e6))
 def test_there_and_back_is_the_same_beta(name, beta):
     there = translate_beta(beta, target=name, **LINEAR[name])

@@ -9,7 +9,8 @@ import pytest
 import twins
 from arena import Arena, expected_update, root, shrinking
 
-from kleash.translate import TRAINERS, translate_beta
+from kleash.trainers import TARGETS
+from kleash.translate import translate_beta
 
 ONE_TOKEN = {scale: Arena.make(vocabulary=4, length=1, reward_scale=scale, seed=1) for scale in (1.0, 3.0)}
 SHORT = {scale: Arena.make(vocabulary=3, length=2, ends=True, reward_scale=scale, seed=2) for scale in (1.0, 3.0)}
@@ -310,4 +311,4 @@ def test_k1_as_a_loss_is_refused_as_it_pulls_nowhere(name, twin, told):
 
 def test_every_trainer_has_a_twin():
     told = {case[0] for case in EXACT_FOR_ALL} | {case[0] for case in EXACT_FOR_ONE_TOKEN} | {"trl-dpo"}
-    assert told == set(TRAINERS)
+    assert told == set(TARGETS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import permutations
@@ -15,11 +14,13 @@ from kleash import _checks
 from kleash.errors import DataError, MissingColumnError
 from kleash.kl import KLSpec
 from kleash.logs._config import Neighbours
+from kleash.logs._kl import contested, kl_columns, relabelled
 from kleash.logs._numbers import FULL
 from kleash.logs._records import STEP_KEYS
 from kleash.logs._rows import Rows, names
-from kleash.logs._trainers import READERS, bare, detect, kl_columns
 from kleash.logs.table import KLColumn, RunLog
+from kleash.trainers import TABLE, TRAINERS, Trainer, detect, projects, trainer_named
+from kleash.trainers.options import version_of
 
 if TYPE_CHECKING:
     from kleash.logs.table import Array
@@ -40,10 +41,6 @@ _TABLE = {
     "policy_loss": ("policy_loss",),
     "kl": ("kl", "kl_mean", "mean_kl"),
 }
-_OLD_GRPO = re.compile(r"completion_length|clip_ratio|rewards/[^/]+")
-_ROUNDING = 1e-4
-"""How far below 0 a batch's k3 may come out in bfloat16, whose numbers near 1 are 2**-8 apart: above the -6e-5 that
-2,000 tokens gave. A k1 that stays above this tells GRPO from RLOO no better."""
 _MOST_WEIGHTS = 6
 _AGAIN = 0.5  # of rows that repeat a step: more is a table of answers, not of steps
 
@@ -66,26 +63,19 @@ def build(rows: Rows, origin: Origin, *, index: int = 0) -> RunLog | None:
     """The `RunLog` of one run, or None if the keys are nobody's."""
     raw = rows.raw()
     notes = list(origin.notes)
-    config = {**origin.beside.config, **origin.config}
-    trainer = origin.trainer or ("table" if origin.mapping else detect(raw))
-    if trainer is None:
-        trainer = _plain_table(rows, raw)
-        if trainer is None:
-            return None
-    if not origin.trainer and trainer == "trl-grpo":
-        trainer = _grpo_or_rloo(raw, origin.beside, notes)
-    seen = detect(raw)
-    told = origin.trainer not in (None, "table") and {seen, trainer} != {"trl-grpo", "trl-rloo"}
-    if origin.trainer is not None and seen != trainer and not _has_keys_of(trainer, raw):
-        whose = f"those of {seen}" if seen else ", ".join(list(raw)[:6])
-        text = _checks.message("trainer", expected=f"keys of {trainer}", got=whose, fix="leave --trainer out")
-        raise DataError(text, path=origin.path)
-    if told and seen not in (None, trainer):
-        notes.append(f"read as {trainer}, as asked; the keys look like those of {seen}")
+    name = origin.trainer or (TABLE.name if origin.mapping else detect(raw)) or _plain_table(rows, raw)
+    if name is None:
+        return None
+    trainer = trainer_named(name)
+    if origin.trainer:
+        _asked(trainer, raw, origin, notes)
+    elif trainer.rival is not None:
+        trainer = _of_rivals(trainer, raw, origin.beside, notes)
+    version = origin.beside.versions.get(trainer.project)
     common: dict[str, Any] = {
         "path": str(origin.path),
-        "trainer": trainer,
-        "trainer_version": origin.beside.version if trainer.startswith("trl") else None,
+        "trainer": trainer.name,
+        "trainer_version": version,
         "run": rows.run or (origin.name if index == 0 else f"{origin.name}#{index + 1}"),
         "step": np.array(rows.steps, dtype=np.float64),
         "segment": np.array(rows.segments, dtype=np.int64),
@@ -93,24 +83,48 @@ def build(rows: Rows, origin: Origin, *, index: int = 0) -> RunLog | None:
         "decimals": _decimals(trainer, rows),
         "numbered": rows.numbered,
         "undefined": {key: tuple(at) for key, at in rows.undefined.items()},
-        "config": config,
+        "config": {**origin.beside.config, **origin.config},
         "rows": rows.n,
         "sha256": origin.sha256,
     }
     _say(rows, common["step"], common["segment"], notes)
-    fields = _table(raw, origin, notes) if trainer == "table" else _known(trainer, raw, config, origin, notes)
-    return RunLog(**common, **fields, notes=tuple(notes))
+    known = _table(raw, origin, notes) if trainer is TABLE else _known(trainer, raw, common["config"], origin, notes)
+    return RunLog(**common, **known, notes=tuple(notes))
 
 
-def _has_keys_of(trainer: str, raw: Mapping[str, Array]) -> bool:
-    """Whether a log has a reward or a KL under a name that the trainer gives it; any table is a table."""
-    if trainer == "table":
-        return True
-    reader, known = READERS[trainer], names(raw)
-    keys = {*reader.reward, *(key for rule in reader.kl for key in rule.keys), *reader.losses.get("policy", ())}
-    if not reader.kl:
-        keys |= {"rewards/margins", "rewards/chosen", "eval_rewards/margins"}
+def _asked(trainer: Trainer, raw: Mapping[str, Array], origin: Origin, notes: list[str]) -> None:
+    """Whether a log can be read as the trainer that somebody named; any table is a table."""
+    if trainer is TABLE:
+        return
+    seen = detect(raw)
+    if seen != trainer.name and not _has_keys_of(trainer, raw):
+        whose = f"those of {seen}" if seen else ", ".join(list(raw)[:6])
+        text = _checks.message("trainer", expected=f"keys of {trainer.name}", got=whose, fix="leave --trainer out")
+        raise DataError(text, path=origin.path)
+    rivals = {other.rival.name: other.name for other in TRAINERS.values() if other.rival is not None}
+    if seen not in (None, trainer.name, rivals.get(trainer.name)):
+        notes.append(f"read as {trainer.name}, as asked; the keys look like those of {seen}")
+
+
+def _has_keys_of(trainer: Trainer, raw: Mapping[str, Array]) -> bool:
+    """Whether a log has a reward or a KL under a name that the trainer gives it."""
+    columns, known = trainer.columns, names(raw)
+    keys = {*columns.reward, *(key for rule in columns.kl for key in rule.keys), *columns.losses.get("policy", ())}
+    if not columns.kl:
+        keys |= {word for mark in trainer.marks for word in mark.split()}
     return not keys.isdisjoint(known) or not keys.isdisjoint(key.removeprefix("eval_") for key in known)
+
+
+def _of_rivals(trainer: Trainer, raw: Mapping[str, Array], beside: Neighbours, notes: list[str]) -> Trainer:
+    """Which of two trainers that write the same keys: as the model card says, or as the numbers show."""
+    assert trainer.rival is not None
+    other = TRAINERS[trainer.rival.name]
+    if beside.tag in (trainer.card, other.card):
+        return trainer if beside.tag == trainer.card else other
+    if trainer.rival.shows(raw):
+        notes.append(trainer.rival.why)
+        return other
+    return trainer
 
 
 def _say(rows: Rows, step: Array, segment: Any, notes: list[str]) -> None:
@@ -127,12 +141,12 @@ def _say(rows: Rows, step: Array, segment: Any, notes: list[str]) -> None:
         notes.append(f"{key} is printed as nan at step {shown}")
 
 
-def _decimals(trainer: str, rows: Rows) -> dict[str, int]:
+def _decimals(trainer: Trainer, rows: Rows) -> dict[str, int]:
     found = {key: digits.decimals for key, digits in rows.digits.items()}
-    if trainer.startswith("trl"):  # Hugging Face's Trainer rounds the loss to 4 decimals, and 0.0007 shows it
-        for key in ("loss", "train/loss"):
-            if key in found and FULL < found[key] <= 4 and rows.digits[key].short is None:
-                found[key] = 4
+    places = trainer.loss_places  # a loss that was rounded to four is known to four, and 0.0007 shows it
+    for key in ("loss", "train/loss"):
+        if places is not None and FULL < found.get(key, FULL) <= places and rows.digits[key].short is None:
+            found[key] = places
     return found
 
 
@@ -140,42 +154,47 @@ def _decimals(trainer: str, rows: Rows) -> dict[str, int]:
 
 
 def _known(
-    trainer: str, raw: Mapping[str, Array], config: Mapping[str, Any], origin: Origin, notes: list[str]
+    trainer: Trainer, raw: Mapping[str, Array], config: Mapping[str, Any], origin: Origin, notes: list[str]
 ) -> dict[str, Any]:
-    reader, known = READERS[trainer], names(raw)
+    columns, known = trainer.columns, names(raw)
 
     def first(keys: Sequence[str]) -> Array | None:
         return next((raw[known[key]] for key in keys if key in known), None)
 
-    components: dict[str, Array] = {}
-    if reader.component is not None:
-        taken = {key for keys in (reader.reward, reader.length) for key in keys}
-        for name, key in known.items():
-            match = reader.component.fullmatch(name)
-            if match is not None and name not in taken and not name.endswith("/std"):
-                components[match["name"]] = raw[key]
-    kl = kl_columns(trainer, raw, config, notes)
-    if trainer in ("trl-grpo", "trl-rloo"):
-        kl = _trl_placement(trainer, kl, raw, origin, config, notes)
-    if trainer == "nemo-rl" and not kl and "kl_penalty" not in known:
-        notes.append("NeMo-RL prints no KL on the console: whether there was one, this text cannot tell")
-    if trainer == "trlx" and kl:
-        notes.append(
-            "trlX logs roots of k3 with the ratio inverted, prompt tokens included: squared back, it still estimates "
-            "chi-square minus KL and not the KL of the penalty"
-        )
-    if trainer == "verl" and {"reward", "loss"} <= {column.spec.placement for column in kl}:
+    components = _components(trainer, raw)
+    kl = kl_columns(trainer, raw, notes)
+    kl = relabelled(
+        trainer, kl, raw, config, version=version_of(origin.beside.versions.get(trainer.project)), notes=notes
+    )
+    if not (origin.trainer == trainer.name or origin.beside.tag == trainer.card != ""):
+        kl = contested(trainer, kl, raw, notes)
+    coefficient = first(columns.coefficient)
+    if kl:
+        notes += [trainer.note] * bool(trainer.note)
+    elif known.keys().isdisjoint(key for rule in columns.kl for key in rule.keys):
+        notes += [trainer.note_without] * bool(trainer.note_without)
+    if coefficient is not None and {"reward", "loss"} <= {column.spec.placement for column in kl}:
         notes.append("this run logs a KL in the reward and one in the loss; `coefficient` is that of the loss")
     return {
-        "reward": first(reader.reward),
-        "length": first(reader.length),
-        "entropy": first(reader.entropy),
-        "coefficient": first(reader.coefficient),
-        "losses": {name: found for name, keys in reader.losses.items() if (found := first(keys)) is not None},
+        "reward": first(columns.reward),
+        "length": first(columns.length),
+        "entropy": first(columns.entropy),
+        "coefficient": coefficient,
+        "losses": {name: found for name, keys in columns.losses.items() if (found := first(keys)) is not None},
         "components": components,
-        "component_weights": _weights(components, first(reader.reward), config),
+        "component_weights": _weights(components, first(columns.reward), config),
         "kl": tuple(kl),
     }
+
+
+def _components(trainer: Trainer, raw: Mapping[str, Array]) -> dict[str, Array]:
+    """The mean of each reward function."""
+    columns, found = trainer.columns, {}
+    for name, key in names(raw).items():
+        match = None if columns.component is None else columns.component.fullmatch(name)
+        if match is not None and name not in (*columns.reward, *columns.length) and not name.endswith("/std"):
+            found[match["name"]] = raw[key]
+    return found
 
 
 def _weights(
@@ -197,64 +216,6 @@ def _weights(
     orders = sorted({tuple(float(weight) for weight in order) for order in permutations(weights)})
     fits = [order for order in orders if np.allclose(np.array(order) @ table[:, rows], reward[rows], atol=2e-3)]
     return dict(zip(components, fits[0], strict=True)) if len(fits) == 1 else None
-
-
-def _grpo_or_rloo(raw: Mapping[str, Array], beside: Neighbours, notes: list[str]) -> str:
-    if beside.tag in ("grpo", "rloo"):
-        return f"trl-{beside.tag}"
-    kl = raw.get("kl", raw.get("train/kl"))
-    if kl is not None and np.nanmin(np.append(kl, np.inf)) < -_ROUNDING:
-        notes.append("taken for TRL's RLOO: its `kl` is k1 and falls below 0, where GRPO's k3 cannot")
-        return "trl-rloo"
-    return "trl-grpo"
-
-
-def _trl_placement(
-    trainer: str,
-    kl: list[KLColumn],
-    raw: Mapping[str, Array],
-    origin: Origin,
-    config: Mapping[str, Any],
-    notes: list[str],
-) -> list[KLColumn]:
-    """Loss, loss with the ratio (TRL 1.16), or unknown where RLOO could have written the same keys."""
-    if "eval_kl" in raw and not kl:
-        spec = READERS["trl-grpo"].kl[0].spec
-        kl = [KLColumn(key="eval_kl", values=raw["eval_kl"], spec=spec, against="reference")]
-    if trainer == "trl-rloo" or not kl:
-        return kl
-    told = origin.trainer == trainer or origin.beside.tag == "grpo"
-    old = any(_OLD_GRPO.fullmatch(bare(key)) for key in raw)
-    placement: Any = "loss"
-    if isinstance(config.get("use_bias_correction_kl"), bool):
-        placement = "loss-with-ratio" if config["use_bias_correction_kl"] else "loss"
-    elif (version := _version(origin.beside.version)) is not None:
-        placement = "loss-with-ratio" if version >= (1, 16) else "loss"
-    elif not old:
-        notes.append("version of TRL not known: k3 stands as a plain loss; since 1.16 it is multiplied by the ratio")
-    if not (told or old or _loss_is_kl(kl[0].values, raw)):
-        placement = "unknown"
-        notes.append("taken for TRL's GRPO; RLOO writes the same keys: say which with trainer='trl-grpo' or 'trl-rloo'")
-    return [replace(c, spec=replace(c.spec, placement=placement)) for c in kl]
-
-
-def _version(text: str | None) -> tuple[int, int] | None:
-    match = re.match(r"(\d+)\.(\d+)", text or "")
-    return None if match is None else (int(match[1]), int(match[2]))
-
-
-def _loss_is_kl(kl: Array, raw: Mapping[str, Array]) -> bool:
-    """Whether the loss moves in proportion to the KL, as GRPO's does on-policy and RLOO's never."""
-    loss = raw.get("loss", raw.get("train/loss"))
-    if loss is None:
-        return False
-    both = np.isfinite(kl) & np.isfinite(loss) & (kl > 0)
-    if both.sum() < 4:
-        return False
-    x, y = kl[both], loss[both]
-    slope = float(x @ y / (x @ x))
-    total = float(np.square(y - y.mean()).sum())
-    return slope > 0 and total > 0 and float(np.square(y - slope * x).sum()) < 0.1 * total
 
 
 # ------------------------------------------------------------------------------------------------------------ tables
@@ -370,8 +331,7 @@ def unrecognised(path: Path, rows: Sequence[Rows]) -> DataError:
     return DataError(
         _checks.message(
             "training log",
-            expected="keys of a trainer (TRL, verl, OpenRLHF, NeMo-RL, slime, open-instruct, trlX) or a row per step "
-            "with step and reward or kl",
+            expected=f"keys of a trainer ({', '.join(projects())}) or a row per step with step and reward or kl",
             got=f"keys {shown}",
             fix="rename columns to step, reward, kl, gold, or map them (columns in --config)",
         ),

@@ -8,32 +8,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kleash.trainers import TRAINERS, option_names
+
 __all__ = ["ConfigScan", "Neighbours", "neighbours"]
 
-_NAMES = (
-    "beta", "loss_type", "num_iterations", "scale_rewards", "reward_weights", "use_bias_correction_kl", "kl_coef",
-    "kl_estimator", "init_kl_coef", "target", "horizon", "kl_penalty", "adap_kl_ctrl", "num_generations",
-    "max_completion_length", "token_level_kl", "importance_sampling_level", "use_kl_loss", "kl_loss_coef",
-    "kl_loss_type", "use_kl_in_reward", "target_kl", "loss_agg_mode", "adv_estimator", "entropy_coeff", "ppo_epochs",
-    "norm_adv_by_std_in_grpo", "kl_target", "kl_horizon", "advantage_estimator", "reference_policy_kl_penalty",
-    "reference_policy_kl_type", "use_on_policy_kl_approximation", "token_level_loss", "use_unbiased_kl",
-    "calculate_per_token_loss", "loss_fn", "entropy_coef", "init_coef", "train_batch_size", "learning_rate",
-    "logging_steps", "disable_dropout", "sync_ref_model", "f_divergence_type",
+_GENERAL = (
+    "calculate_per_token_loss", "disable_dropout", "entropy_coef", "entropy_coeff", "init_coef", "learning_rate",
+    "logging_steps", "loss_fn", "max_completion_length", "reward_weights", "sync_ref_model", "token_level_loss",
+    "train_batch_size", "use_on_policy_kl_approximation",
 )  # fmt: skip
-_ALIASES = {
-    "algo.kl.init_coef": "init_kl_coef",
-    "algo.kl.target": "kl_target",
-    "algo.kl.horizon": "kl_horizon",
-    "algo.kl.estimator": "kl_estimator",
-    "algo.kl.use_loss": "use_kl_loss",
-    "algo.advantage.estimator": "advantage_estimator",
-}
+_ALIASES, _OWN = option_names()
+_NAMES = (*_GENERAL, *sorted(_OWN))
 _WORDS = "|".join(sorted((re.escape(n).replace("_", "[_-]") for n in _NAMES), key=len, reverse=True))
+_DOTTED_WORDS = "|".join(re.escape(name) for name in sorted(_ALIASES, key=len, reverse=True))
 _VALUE = r"""('[^']*'|"[^"]*"|\[[^\]]*\]|[^\s,{}()'"\[\]]+)"""
 _SETTING = re.compile(rf"""['"](?:[\w.]+\.)?({_WORDS})['"]\s*:\s*{_VALUE}|(?:^|[\s,(+.])({_WORDS})={_VALUE}""")
 _FLAG = re.compile(
-    rf"(?:^|\s)--((?:[\w-]+\.)*(?:{_WORDS}|algo\.kl\.(?:init_coef|target|horizon|estimator|use_loss)"
-    rf"|algo\.advantage\.estimator))(?:(?:=|\s+)(?!-[-a-zA-Z])([^\s\\]+))?(?=\s|$|\\)"
+    rf"(?:^|\s)--((?:[\w-]+\.)*(?:{_WORDS}|{_DOTTED_WORDS}))(?:(?:=|\s+)(?!-[-a-zA-Z])([^\s\\]+))?(?=\s|$|\\)"
 )
 _DOTTED = re.compile(rf"^\s*({_WORDS}) \.{{3,}} (\S+)")
 _YAML = re.compile(rf"^(\s*)(?:- )?({_WORDS})\s*:\s*(\S.*)?$")
@@ -43,6 +34,7 @@ _ALONE = re.compile(rf"""^\s*[{{(]*\s*(?:[\w.]+\.)?['"]?(?:{_WORDS})['"]?\s*[:=]
 _COMMAND = re.compile(r"^\s*--|\.py\b|\b(?:python3?|torchrun|accelerate|deepspeed|ray job|trl)\s")
 _OBJECT = re.compile(r"\b\w*(?:Config|Args|Arguments|Namespace|Parameters)\(")
 _SETTINGS = 3
+_CARDS = {trainer.card for trainer in TRAINERS.values()} - {""}
 _HINT = ("kl", "beta", "loss_", "--", "horizon", "adv_estimator", "reward_weights")
 _LONGEST = 50_000
 _SMALL = 1 << 22
@@ -122,11 +114,11 @@ class ConfigScan:
 
 
 class Neighbours:
-    """What the files beside a log say: settings, TRL's version, which trainer wrote the model card."""
+    """What the files beside a log say: settings, versions, which trainer wrote the model card."""
 
     def __init__(self) -> None:
         self.config: dict[str, Any] = {}
-        self.version: str | None = None
+        self.versions: dict[str, str] = {}
         self.tag: str = ""
 
 
@@ -139,11 +131,9 @@ def neighbours(log: Path) -> Neighbours:
     scan = ConfigScan()
     for folder in folders:
         card = _small(folder / "README.md")
-        if (version := re.search(r"^- TRL: *(\S+)", card, re.MULTILINE)) is not None and found.version is None:
-            found.version = version[1]
-        if not found.tag:
-            tags = re.findall(r"^- (grpo|rloo|dpo|kto|online-dpo|ppo)\s*$", card, re.MULTILINE)
-            found.tag = tags[0] if tags else ""
+        found.versions = dict(re.findall(r"^- ([\w-]+): *(\S+)", card, re.MULTILINE)) | found.versions
+        tags = [tag for tag in re.findall(r"^- ([\w-]+)\s*$", card, re.MULTILINE) if tag in _CARDS]
+        found.tag = found.tag or (tags[0] if tags else "")
         for name in ("training_args.json", "args.json", "trainer_args.json"):
             _take_json(scan, _small(folder / name))
         for name in ("config.yaml", "training_args.yaml", ".hydra/config.yaml"):

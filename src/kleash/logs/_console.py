@@ -1,4 +1,4 @@
-"""Which numbers stand in a block of console text? Progress bars, NeMo-RL's bullets, open-instruct's frames."""
+"""Which numbers stand in a block of console text? Progress bars, bullets under a headline, framed tables."""
 
 from __future__ import annotations
 
@@ -8,24 +8,18 @@ from dataclasses import dataclass, field
 
 from kleash.logs._lines import Line
 from kleash.logs._numbers import number
+from kleash.trainers import TRAINERS
 
-__all__ = ["Bars", "Box", "NeMo", "Record", "Values"]
+__all__ = ["Bars", "Box", "Bullets", "Record", "Values"]
 
 Values = dict[str, tuple[float, str]]
 """Key to the number and the text that was printed for it."""
 
 _BAR = re.compile(r"(?:^|\s)([^|%]{0,60}?):?\s*\d+%\|[^|]*\|\s*(\d+)/(\d+)\s*\[([^\]]*)\]")
 _BAR_PAIR = re.compile(r"\b([A-Za-z_]\w*)=([-+.\deEna]+)(?=[,\s\]]|$)")
-_NEMO_STEP = re.compile(r"={5,}\s*Step (\d+)(?:/\d+)?\s*={5,}")
-_NEMO_ROW = re.compile(r"^\s*•\s*([A-Z][A-Za-z ()]+?):\s*(\S+)\s*$")
-_NEMO = {
-    "Loss": "loss",
-    "Generation KL Error": "gen_kl_error",
-    "Avg Reward": "reward",
-    "Avg Filtered Reward": "filtered_reward",
-    "Avg Total Reward": "total_reward",
-    "Mean Generation Length": "mean_gen_tokens_per_sample",
-}
+_HEADLINE = re.compile(r"={5,}\s*Step (\d+)(?:/\d+)?\s*={5,}")
+_BULLET = re.compile(r"^\s*•\s*([A-Z][A-Za-z ()]+?):\s*(\S+)\s*$")
+_LABELS = {label: key for trainer in TRAINERS.values() for label, key in trainer.console.items()}
 _BOX = re.compile(r"^\s*[│|]\s?(.*?)\s*[│|]\s*$")
 _BOX_FLAT = re.compile(r"^([\w\-]+(?:/[\w\-./@]+)*)\s{1,}(\S+)$")
 _BOX_GROUP = re.compile(r"^([\w\-]+)\s{2,}(\S+: \S.*)$")
@@ -50,7 +44,7 @@ class Record:
 
 
 class Bars:
-    """Progress bars that carry metrics, as OpenRLHF's do: each new set of numbers on a whole bar or an episode bar."""
+    """Progress bars that carry metrics: each new set of numbers on a whole bar or an episode bar."""
 
     def __init__(self) -> None:
         self._last: dict[str, float] = {}
@@ -70,8 +64,8 @@ class Bars:
             yield Record(values, kind="bar", line=line.number)
 
 
-class NeMo:
-    """The block of bullets that NeMo-RL prints under ``=== Step 3/100 ===``."""
+class Bullets:
+    """A block of bullets under ``=== Step 3/100 ===``."""
 
     def __init__(self) -> None:
         self._step: float | None = None
@@ -79,13 +73,13 @@ class NeMo:
         self._line = 0
 
     def see(self, line: Line) -> Iterator[Record]:
-        if (step := _NEMO_STEP.search(line.text)) is not None:
+        if (step := _HEADLINE.search(line.text)) is not None:
             yield from self.rest()
             self._step, self._line = float(step[1]), line.number
-        elif (row := _NEMO_ROW.match(line.text)) is not None and row[1] in _NEMO:
+        elif (row := _BULLET.match(line.text)) is not None and row[1] in _LABELS:
             value = number(row[2])
             if value is not None and line.whole:
-                self._values[_NEMO[row[1]]] = (value, row[2])
+                self._values[_LABELS[row[1]]] = (value, row[2])
 
     def rest(self) -> Iterator[Record]:
         if self._values and self._step is not None:
@@ -94,7 +88,7 @@ class NeMo:
 
 
 class Box:
-    """The framed table that open-instruct prints, one metric or one group of metrics in a line."""
+    """A framed table, one metric or one group of metrics in a line."""
 
     def __init__(self) -> None:
         self._values: Values = {}

@@ -26,6 +26,7 @@ from kleash.logs._records import (
     text_records,
 )
 from kleash.logs._rows import collect
+from kleash.logs._tensors import FOLDERS, read_dumps
 from kleash.logs.table import TRAINERS, RunLog
 
 __all__ = ["read_logs"]
@@ -48,7 +49,7 @@ def read_logs(
     Parameters
     ----------
     path
-        A log, or a folder that holds some at any depth. Of a TRL run's checkpoints the last one counts: it holds the
+        A log, or a folder that holds some at any depth. Of a run's checkpoints the last one counts: it holds the
         history of those before.
     trainer
         Who wrote it, one of `TRAINERS`, if the keys alone leave it open. TRL's GRPO and RLOO write the same keys.
@@ -98,10 +99,8 @@ def _folder(folder: Path, trainer: str | None, mapping: Mapping[str, str] | None
                 break
             except DataError:
                 continue  # what is no log is not an error there
-    dumps = sorted({p.parent for p in folder.rglob("*.pt") if p.parent.name in ("rollout_data", "train_data")})
+    dumps = sorted({p.parent for p in folder.rglob("*.pt") if p.parent.name in FOLDERS})
     if dumps and not found:
-        from kleash.logs.slime_dumps import read_dumps
-
         found += read_dumps(dumps[0].parent)
     if not found:
         kinds = "a training log (.json, .jsonl, .csv, .log, .txt, .out; also .gz)"
@@ -137,8 +136,6 @@ def _candidates(folder: Path) -> Iterator[Path]:
 
 def _file(path: Path, trainer: str | None, mapping: Mapping[str, str] | None) -> list[RunLog]:
     if path.suffix == ".pt":
-        from kleash.logs.slime_dumps import read_dumps
-
         return read_dumps(path)
     file = LogFile(path)
     first = head(file)

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from kleash.logs._config import ConfigScan
-from kleash.logs._console import Bars, Box, NeMo, Record, Values
+from kleash.logs._console import Bars, Box, Bullets, Record, Values
 from kleash.logs._lines import Line, LogFile, lines
 from kleash.logs._numbers import number
+from kleash.trainers import metric_names
 
 __all__ = [
     "RUN_KEYS",
@@ -51,10 +52,7 @@ _PAIR = re.compile(
     r"""('[^']*'|"[^"]*"|tensor\([^)]*\)|(?:np|numpy)\.\w+\([^)]*\)|[^\s,{}\[\]()'"]+)\s*(?=[,}])"""
 )
 _LABEL = re.compile(r"\b(global[ _]step|step|rollout|eval)\s+(\d+)\b[^{}:]{0,40}:\s*$", re.IGNORECASE)
-_MARKS = {
-    "loss", "reward", "kl", "policy_loss", "act_loss", "rewards/margins", "scores", "return", "kl_loss", "eval_loss",
-    "train_loss", "gen_kl_error", "kl_penalty", "logps/chosen", "eval_reward", "eval_kl",
-}  # fmt: skip
+_MARKS = {"return", "eval_loss", "train_loss", "logps/chosen", "eval_reward", "eval_kl", *metric_names()}
 _MARK_STARTS = (
     "train/", "rollout/", "eval/", "objective/", "actor/", "critic/", "rewards/", "completions/", "losses/", "loss/",
     "policy/", "ppo/", "env/", "rollout_scores/", "reward/", "eval_rewards/", "rewards_",
@@ -83,7 +81,7 @@ class Trouble:
 
 def text_records(file: LogFile, config: ConfigScan, trouble: Trouble) -> Iterator[Record]:
     """Rows in a console text or JSONL file, in its order, whatever stands between them."""
-    nemo, box, bars = NeMo(), Box(), Bars()
+    bullets, box, bars = Bullets(), Box(), Bars()
     for line in lines(file):
         text = line.text
         if "step:" in text and (marks := list(_STEP_LINE.finditer(text))):
@@ -101,16 +99,16 @@ def text_records(file: LogFile, config: ConfigScan, trouble: Trouble) -> Iterato
         if "%|" in text:
             yield from bars.see(line)
         elif "•" in text or "=====" in text:
-            yield from nemo.see(line)
+            yield from bullets.see(line)
         elif "│" in text or "╭" in text or "╰" in text:
             yield from box.see(line)
         config.see(text)
-    yield from nemo.rest()
+    yield from bullets.rest()
     yield from box.rest()
 
 
 def _step_lines(line: Line, marks: list[re.Match[str]], trouble: Trouble) -> Iterator[Record]:
-    """The ``step:N - key:value - ...`` of verl. Two in one line: the first was cut off by a crash."""
+    """``step:N - key:value - ...``. Two in one line: the first was cut off by a crash."""
     for index, mark in enumerate(marks):
         last = index + 1 == len(marks)
         end = len(line.text) if last else marks[index + 1].start()
@@ -260,7 +258,7 @@ def _is_number(text: str) -> bool:
 
 
 def _columns(columns: Mapping[str, Mapping[str, Any]]) -> Iterator[Record]:
-    """``{"train/loss": {"1": 0.5, ...}, ...}``, the dump of a TensorBoard folder that NeMo-RL's tools write."""
+    """``{"train/loss": {"1": 0.5, ...}, ...}``, the dump of a TensorBoard folder."""
     rows: dict[float, dict[str, Any]] = {}
     for key, by_step in columns.items():
         for step, value in by_step.items():

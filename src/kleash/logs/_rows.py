@@ -13,7 +13,7 @@ import numpy as np
 from kleash.logs._console import Record, Values
 from kleash.logs._numbers import Digits, missing
 from kleash.logs._records import STEP_KEYS
-from kleash.logs._trainers import bare
+from kleash.trainers.facts import bare
 
 if TYPE_CHECKING:
     from kleash.logs.table import Array
@@ -211,7 +211,7 @@ def _joined(runs: list[Rows]) -> list[Rows]:
 
 
 def _with_rollouts(records: Iterable[Record]) -> Iterator[Record]:
-    """Slime prints the rollout and the training step that uses it apart, each with a count of its own: one row.
+    """Some trainers print the rollout and the training step that uses it apart, each counted on its own: one row.
 
     A rollout that no training step follows has no place among the steps: it is kept only where there are none.
     """

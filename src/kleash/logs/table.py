@@ -3,37 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
+
+from kleash import trainers
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from kleash.kl import KLSpec
+    from kleash.trainers.facts import Against
 
     Array = NDArray[np.float64]
 
 __all__ = ["TRAINERS", "KLColumn", "RunLog"]
 
-Against = Literal["reference", "old-policy", "unknown"]
-
-TRAINERS: tuple[str, ...] = (
-    "trl-grpo",
-    "trl-rloo",
-    "trl-dpo",
-    "trl-kto",
-    "trl-online-dpo",
-    "trl-ppo",
-    "trl-legacy-ppo",
-    "verl",
-    "openrlhf",
-    "nemo-rl",
-    "slime",
-    "open-instruct",
-    "trlx",
-    "lm-human-preferences",
-    "table",
-)
+TRAINERS: tuple[str, ...] = (*trainers.TRAINERS, trainers.TABLE.name)
 
 
 @dataclass(frozen=True, kw_only=True)

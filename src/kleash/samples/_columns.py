@@ -13,11 +13,13 @@ import numpy as np
 from kleash._checks import message
 from kleash.errors import MissingColumnError, OptionError
 from kleash.samples._cells import short
-from kleash.samples._first_steps import Kind, recognised, refuse_advantages
+from kleash.samples._first_steps import recognised, refuse_advantages, reward_column
 from kleash.samples._rows import Source
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from kleash.trainers.facts import FirstSteps
 
 _PROMPT = ("prompt_id", "prompt")
 _ANSWER = ("answer", "completion", "response")
@@ -68,7 +70,7 @@ class Wanted:
         rewards: dict[str, float] = {}
         specs = self.rewards
         if kind is not None and specs == _DEFAULT_REWARD:
-            specs = (kind.reward_column(columns, numeric, self.gold, source),)
+            specs = (reward_column(kind, columns, numeric, self.gold, source),)
         for spec in specs:
             name, weight = (spec, 1.0) if isinstance(spec, str) else spec
             if isinstance(spec, str) and spec not in columns:
@@ -102,7 +104,7 @@ class Roles:
     gold: str | None
     probability: str | None
     answer: str | None
-    kind: Kind | None = None
+    kind: FirstSteps | None = None
     """A trainer's own file, of which only the rows of the first step count."""
 
     @property

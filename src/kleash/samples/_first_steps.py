@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,109 +15,60 @@ from kleash._checks import message
 from kleash.errors import DataError, MissingColumnError, OptionError
 from kleash.samples._cells import number, short
 from kleash.samples._rows import Source
+from kleash.trainers import TRAINERS
 
 if TYPE_CHECKING:
     import polars as pl
 
+    from kleash.trainers.facts import FirstSteps
+
 __all__ = [
     "KINDS",
-    "Kind",
     "keep_frame",
     "keep_rows",
     "nothing_left",
     "recognised",
     "refuse_advantages",
+    "reward_column",
     "sampling_note",
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Kind:
-    """One trainer's file: known by its columns, with the part that each plays.
-
-    Parameters
-    ----------
-    name
-        In messages.
-    columns
-        All of them are there in this file, and in no other kind.
-    prompt, answer
-        Default columns.
-    reward
-        Default column of the judge's score; None where every reward function has a column of its own.
-    first, last
-        Steps whose answers were drawn before the first update.
-    how
-        What to set so that the first step is written.
-    """
-
-    name: str
-    columns: frozenset[str]
-    prompt: str
-    answer: str
-    reward: str | None
-    first: int
-    last: int
-    how: str
-
-    def reward_column(self, columns: Sequence[str], numeric: set[str] | None, gold: str | None, source: Source) -> str:
-        """The column of the judge's score where none was named.
-
-        Raises
-        ------
-        MissingColumnError
-            Several columns could be it: the weights of reward functions are not in the file.
-        """
-        if self.reward is not None:
-            return self.reward
-        found = [
-            name
-            for name in columns
-            if name not in self.columns and name != gold and (numeric is None or name in numeric)
-        ]
-        if len(found) == 1:
-            return found[0]
-        got = (
-            f"{len(found)} columns that could be ({', '.join(short(name) for name in found[:8])})" if found else "none"
-        )
-        fix = "name those trained on, with their weights: --reward-column A --reward-column B:0.5"
-        fix += "; one of weight 0 can be --gold-column"
-        text = message(f"reward column of {self.name}", expected="one reward function", got=got, fix=fix)
-        raise MissingColumnError(text, path=source.shown)
-
-
-KINDS = (
-    Kind(
-        name="TRL's completions",
-        columns=frozenset({"step", "prompt", "completion", "advantage"}),
-        prompt="prompt",
-        answer="completion",
-        reward=None,
-        first=0,  # an evaluation before the first step
-        last=1,
-        how="log_completions=True with logging_steps=1 or logging_first_step=True",
-    ),
-    Kind(
-        name="verl's rollouts",
-        columns=frozenset({"step", "input", "output", "score"}),
-        prompt="input",
-        answer="output",
-        reward="score",
-        first=1,  # step 0 is a validation, which verl samples greedily unless told otherwise
-        last=1,
-        how="trainer.rollout_data_dir, whose first file is 1.jsonl",
-    ),
-)
+KINDS = tuple(trainer.first_steps for trainer in TRAINERS.values() if trainer.first_steps is not None)
 _ADVANTAGES = {"advantage", "advantages"}
 
 
-def recognised(columns: Sequence[str]) -> Kind | None:
+def recognised(columns: Sequence[str]) -> FirstSteps | None:
     """The trainer's file that has these columns; None for any other file."""
     present = set(columns)
     return next((kind for kind in KINDS if kind.columns <= present), None)
 
 
-def refuse_advantages(kind: Kind, rewards: Sequence[str]) -> None:
+def reward_column(
+    kind: FirstSteps, columns: Sequence[str], numeric: set[str] | None, gold: str | None, source: Source
+) -> str:
+    """The column of the judge's score where none was named.
+
+    Raises
+    ------
+    MissingColumnError
+        Several columns could be it: the weights of reward functions are not in the file.
+    """
+    if kind.reward is not None:
+        return kind.reward
+    found = [
+        name for name in columns if name not in kind.columns and name != gold and (numeric is None or name in numeric)
+    ]
+    if len(found) == 1:
+        return found[0]
+    got = f"{len(found)} columns that could be ({', '.join(short(name) for name in found[:8])})" if found else "none"
+    fix = "name those trained on, with their weights: --reward-column A --reward-column B:0.5"
+    fix += "; one of weight 0 can be --gold-column"
+    text = message(f"reward column of {kind.name}", expected="one reward function", got=got, fix=fix)
+    raise MissingColumnError(text, path=source.shown)
+
+
+def refuse_advantages(kind: FirstSteps, rewards: Sequence[str]) -> None:
     """An advantage is a reward minus its group's mean, over its SD: no score of a judge."""
     for name in rewards:
         if name in _ADVANTAGES:
@@ -127,7 +77,7 @@ def refuse_advantages(kind: Kind, rewards: Sequence[str]) -> None:
             raise OptionError(text)
 
 
-def keep_frame(frame: pl.DataFrame, kind: Kind) -> pl.DataFrame | None:
+def keep_frame(frame: pl.DataFrame, kind: FirstSteps) -> pl.DataFrame | None:
     """The rows that the reference drew; None where a step is no whole number."""
     import polars as pl
 
@@ -140,7 +90,7 @@ def keep_frame(frame: pl.DataFrame, kind: Kind) -> pl.DataFrame | None:
 
 
 def keep_rows(
-    lines: Sequence[int], rows: Sequence[dict[str, Any]], kind: Kind, source: Source
+    lines: Sequence[int], rows: Sequence[dict[str, Any]], kind: FirstSteps, source: Source
 ) -> tuple[list[int], list[dict[str, Any]]]:
     """The rows that the reference drew, with their lines."""
     kept_lines, kept = [], []
@@ -158,7 +108,7 @@ def keep_rows(
     return kept_lines, kept
 
 
-def nothing_left(kind: Kind, source: Source) -> DataError:
+def nothing_left(kind: FirstSteps, source: Source) -> DataError:
     """The error for a file without a row of the first step."""
     steps = f"step {kind.first}" if kind.first == kind.last else f"step {kind.first} or {kind.last}"
     text = message(
@@ -182,7 +132,7 @@ _PLAIN: Mapping[str, tuple[float | None, ...]] = {
 _FILES = ("args.json", "training_args.json", "trainer_args.json", "config.json")
 
 
-def sampling_note(kind: Kind, source: Source) -> str:
+def sampling_note(kind: FirstSteps, source: Source) -> str:
     """A sentence on whether sampling was plain, from a small JSON file beside the samples or one folder up."""
     path = None if source.name == "-" else Path(source.name)
     for folder in () if path is None else (path.parent, path.parent.parent):

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from kleash import _checks
 from kleash.errors import OptionError
-from kleash.translate._leash import Leash, Scale, read_settings
-from kleash.translate._trainers import TRAINERS
+from kleash.trainers import TARGETS
+from kleash.trainers.penalty import Leash, Scale
+from kleash.translate._leash import leash_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -110,7 +111,7 @@ def trainer_names() -> list[str]:
     >>> trainer_names()[:4]
     ['trl-grpo', 'trl-rloo', 'trl-dpo', 'verl-reward']
     """
-    return list(TRAINERS)
+    return list(TARGETS)
 
 
 def translate_beta(
@@ -191,7 +192,7 @@ def translate_beta(
     '--kl-loss-type k1: k1 as a loss has no gradien'
     """
     beta = _checks.number(beta, name="beta", above=0)
-    ends = [TILT, *TRAINERS]
+    ends = [TILT, *TARGETS]
     _checks.choice(source, ends, name="from")
     _checks.choice(target, ends, name="to")
     if (source == TILT) == (target == TILT):
@@ -205,8 +206,7 @@ def translate_beta(
     if rate is not None and rate >= 1:
         raise OptionError(_checks.message("p_ref", expected="a rate between 0 and 1", got=f"{rate:g}"))
     name = target if source == TILT else source
-    trainer = TRAINERS[name]
-    leash = trainer.leash(read_settings(name, trainer.settings, settings or {}))
+    leash = leash_of(name, settings or {})
     factor, assumes, exact, refused = _reading(name, leash, sd=sd, spread=spread, tokens=tokens, size=size, rate=rate)
     value: float | None = None
     if refused is None:
@@ -231,7 +231,7 @@ def translate_beta(
 def scale_of(name: str, settings: Mapping[str, Any] | None = None) -> Scale | None:
     """By what a trainer divides rewards under these settings; None where by nothing."""
     _checks.choice(name, trainer_names(), name="trainer")
-    return TRAINERS[name].leash(read_settings(name, TRAINERS[name].settings, settings or {})).scale
+    return leash_of(name, settings or {}).scale
 
 
 def standardised_beta(
@@ -256,7 +256,7 @@ def standardised_beta(
     """
     beta = _checks.number(beta, name="beta", above=0)
     _checks.choice(target, trainer_names(), name="trainer")
-    leash = TRAINERS[target].leash(read_settings(target, TRAINERS[target].settings, settings or {}))
+    leash = leash_of(target, settings or {})
     refused = leash.refused
     if refused is None and leash.scale != "group":
         refused = f"{target} does not divide rewards by the SD of their group under these settings: forecast the tilt"

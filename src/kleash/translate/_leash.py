@@ -1,119 +1,65 @@
-"""What decides which tilt a trainer's KL coefficient leads to: a few facts about where the penalty stands."""
+"""From a trainer's options, stated or by default, to what decides which tilt its coefficient leads to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
-from kleash import _checks
-from kleash.errors import OptionError
+from kleash.trainers import TARGETS, Trainer
+from kleash.trainers.options import given
+from kleash.trainers.penalty import Leash, Penalty, Pull, pull_of
 
-__all__ = ["Leash", "Pull", "Scale", "Setting", "Trainer", "read_settings"]
+__all__ = ["leash_of"]
 
-Scale = Literal["group", "batch", "log"]
-Pull = Literal["answer", "token", "forward", "none", "other"]
+_NO_PULL = (
+    "{option}: k1 as a loss has no gradient on average, so there is no leash at any coefficient; use {instead} instead"
+)
+_OTHER_PULL = "{option}: the gradient is that of neither KL, so no tilt corresponds; use {instead} instead"
+_PAID = "{option}: in the reward only k1 pulls towards the reference as KL does; {estimator} can pull away from it"
+_MOVES = (
+    "the coefficient is moved by a controller, so no fixed beta corresponds; fix it, or set the controller's target "
+    "to the KL you want, in {unit}"
+)
+_TWICE = "{options} are both on: two penalties that add up; turn one off"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Leash:
-    """The penalty of one trainer under one set of settings.
+def leash_of(name: str, settings: Mapping[str, Any]) -> Leash:
+    """The leash of a trainer with its defaults, save what is given.
 
     Parameters
     ----------
-    parameter
-        The option that holds the coefficient.
-    pull
-        What the expected update of the KL term descends. ``answer``: KL(policy || reference) of whole answers.
-        ``token``: the same of each token at its own prefix, blind to later tokens. ``forward``:
-        KL(reference || policy) of each token. ``none``: nothing. ``other``: no divergence of the two.
-    group_mean
-        The baseline is the mean of the group with the answer itself in it, which shrinks the reward's part of the
-        update by (G - 1) / G and leaves the penalty alone.
-    scale
-        By what the rewards (not the penalty) are divided: nothing, each ``group``'s SD, the SD of the judge's score
-        over the ``batch``, or one number that only the run's own ``log`` shows (the SD of advantages, a running
-        SD).
-    sd_of
-        What a ``group`` scale is the SD of: the ``group``, with G - 1 in its denominator; ``group-n``, with G in it; or
-        the ``others``, G - 1 answers without the one that is scaled.
-    factor
-        Any other factor on the reward's part.
-    per_length
-        The coefficient multiplies a mean over the answer's tokens, not their sum.
-    group_option, group_size
-        The trainer's name for the group size, and its default where it has one.
-    assumes
-        What must hold besides.
-    refused
-        Why there is no translation, if there is none whatever else is known.
+    name
+        One of `TARGETS`.
+    settings
+        Options that are not at their defaults.
+
+    Returns
+    -------
+    The leash, with what the penalty's update descends, and why there is no translation where it descends no KL.
     """
-
-    parameter: str
-    pull: Pull
-    group_mean: bool = False
-    scale: Scale | None = None
-    sd_of: Literal["group", "group-n", "others"] = "group"
-    factor: float = 1.0
-    per_length: bool = False
-    group_option: str = "the group size"
-    group_size: int | None = None
-    assumes: tuple[str, ...] = ()
-    refused: str | None = None
+    trainer, target = TARGETS[name]
+    options = given(target, trainer.options, settings)
+    leash, penalty = target.leash(options), trainer.penalty(options)
+    in_loss = trainer.place == "loss" if penalty.in_loss is None else penalty.in_loss
+    pull, refused = _pull(trainer, penalty, leash.instead) if in_loss else ("answer", _paid(trainer, penalty))
+    if penalty.where == "both":
+        refused = _TWICE.format(options=" and ".join(trainer.switches))
+    if penalty.adaptive:
+        refused = _MOVES.format(unit=trainer.controller)
+    return replace(leash, pull=pull, refused=leash.refused or refused)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """One option of a trainer that matters here: its default and what it may be, numbers if there are no choices."""
-
-    default: Any
-    choices: tuple[str, ...] = ()
-    above: float | None = None
-    at_least: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trainer:
-    """A trainer: the options that matter, with its own defaults, and how they make a leash."""
-
-    settings: Mapping[str, Setting]
-    leash: Callable[[dict[str, Any]], Leash]
+def _pull(trainer: Trainer, penalty: Penalty, instead: str) -> tuple[Pull, str | None]:
+    """What a per-token KL term in the loss descends, and why there is no translation where it descends no KL."""
+    if trainer.implicit:
+        return "answer", None
+    pull = pull_of(penalty.estimator or trainer.estimator or "", with_ratio=penalty.with_ratio)
+    refused = {"none": _NO_PULL, "other": _OTHER_PULL}.get(pull)
+    return pull, None if refused is None else refused.format(option=penalty.named, instead=instead)
 
 
-def read_settings(name: str, known: Mapping[str, Setting], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The trainer's settings with what was given in place of its defaults.
-
-    Names may be dotted paths or flags (``actor.kl_loss_type``, ``--kl-loss-type``); the last part counts.
-
-    Raises
-    ------
-    OptionError
-        An unknown name (with the nearest), a name twice, or a value the option does not take.
-    """
-    values = {key: setting.default for key, setting in known.items()}
-    seen: set[str] = set()
-    for full, value in given.items():
-        key = str(full).strip().lstrip("-").rsplit(".", 1)[-1].replace("-", "_")
-        if key not in known:
-            fix = _checks.nearest(key, known)
-            raise OptionError(
-                _checks.message("setting", expected=f"one that matters for {name}", got=repr(str(full)), fix=fix)
-            )
-        if key in seen:
-            raise OptionError(_checks.message(f"setting {key}", expected="one value", got="two"))
-        seen.add(key)
-        values[key] = _value(key, known[key], value)
-    return values
-
-
-def _value(key: str, setting: Setting, value: Any) -> Any:
-    if not setting.choices:
-        if setting.default is None and str(value).lower() in {"none", "null"}:
-            return None
-        return _checks.number(value, name=f"setting {key}", above=setting.above, at_least=setting.at_least)
-    word = str(value).strip().strip("'\"")
-    if setting.choices == ("true", "false"):
-        word = {"1": "true", "0": "false"}.get(word, word)
-    if word not in setting.choices and word.lower() in setting.choices:
-        word = word.lower()  # True, False and None as Python writes them
-    return _checks.choice(word, setting.choices, name=f"setting {key}")
+def _paid(trainer: Trainer, penalty: Penalty) -> str | None:
+    """Why a per-token estimate in the reward has no translation; None for the one that has."""
+    estimator = penalty.estimator or trainer.estimator
+    return None if estimator == "k1" else _PAID.format(option=penalty.named, estimator=estimator)

@@ -1,0 +1,98 @@
+"""Which columns of a log are a KL, and what each of them means under the log's own settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kleash.logs.table import KLColumn
+from kleash.trainers.facts import bare
+from kleash.trainers.options import stated
+from kleash.trainers.penalty import value_of
+
+if TYPE_CHECKING:
+    from kleash.logs.table import Array
+    from kleash.trainers import Trainer
+    from kleash.trainers.facts import KLRule, Raw
+    from kleash.trainers.options import Version
+
+__all__ = ["contested", "kl_columns", "relabelled"]
+
+
+def kl_columns(trainer: Trainer, raw: Mapping[str, Array], notes: list[str]) -> list[KLColumn]:
+    """Every KL of a log with its meaning by default; a column without any number is no KL."""
+    columns = []
+    for rule in _rules(trainer, raw):
+        candidates = (key for name in rule.keys for key in (name, f"train/{name}") if key in raw)
+        key = next((key for key in candidates if not np.isnan(raw[key]).all()), None)
+        if key is None:
+            continue
+        values = raw[key]
+        if rule.zero_is_off and not np.any(values[~np.isnan(values)]):
+            notes.append(f"{key} is 0 throughout: this trainer writes that where it computes no such KL; left out")
+            continue
+        if rule.squared:
+            values = np.where(values < 0, np.nan, np.square(values))
+        transform = "squared from a square root" if rule.squared else ""
+        columns.append(KLColumn(key=key, values=values, spec=rule.spec, against=rule.against, transform=transform))
+    return columns
+
+
+def _rules(trainer: Trainer, raw: Mapping[str, Array]) -> tuple[KLRule, ...]:
+    earlier = trainer.columns.earlier
+    return earlier[1] if earlier is not None and earlier[0] not in {bare(key) for key in raw} else trainer.columns.kl
+
+
+def relabelled(
+    trainer: Trainer,
+    columns: Sequence[KLColumn],
+    raw: Raw,
+    config: Mapping[str, Any],
+    *,
+    version: Version | None,
+    notes: list[str],
+) -> list[KLColumn]:
+    """The columns with the estimator and the place that the settings state, or that the release has by default.
+
+    Parameters
+    ----------
+    trainer, columns, raw
+        Whose they are.
+    config, version
+        What is stated, and of which release; None if that is not known.
+    notes
+        Takes what is not known.
+
+    Returns
+    -------
+    The columns in the same order.
+    """
+    penalty = trainer.penalty(stated(trainer.options, config)[0])
+    ratio, _ = trainer.with_ratio(penalty.with_ratio, version, set(raw))
+    if columns and ratio is None and trainer.ratio_option is not None:
+        notes.append(trainer.ratio_note(version))
+    rules = {name: rule for rule in _rules(trainer, raw) for name in rule.keys}
+    out = []
+    for column in columns:
+        rule, spec = rules[bare(column.key)], column.spec
+        estimator: Any = value_of(str(config.get(rule.named_by, ""))) or spec.estimator
+        clamp = rule.spec.clamp if estimator == rule.spec.estimator else None  # a clamp is that of one estimator
+        placement: Any = spec.placement
+        if rule.spec.placement == "unknown" and penalty.where in ("loss", "reward"):
+            placement = penalty.where
+        elif placement.startswith("loss") and ratio is not None:
+            placement = "loss-with-ratio" if ratio else "loss"
+        out.append(replace(column, spec=replace(spec, estimator=estimator, clamp=clamp, placement=placement)))
+    return out
+
+
+def contested(trainer: Trainer, columns: list[KLColumn], raw: Raw, notes: list[str]) -> list[KLColumn]:
+    """The columns of a log that a rival may have written: nobody knows where the penalty goes."""
+    rival = trainer.rival
+    if rival is None or not columns or rival.sure(raw):
+        return columns
+    notes.append(rival.note)
+    return [replace(c, spec=replace(c.spec, placement="unknown")) for c in columns]

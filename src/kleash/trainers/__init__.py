@@ -1,0 +1,119 @@
+"""A room for each trainer: what it logs, what its options do with the KL, what its log obeys.
+
+Everything that is particular to a trainer stands in its file; the rooms above read its `Trainer` and name none. A new
+trainer is a file, its place in `TRAINERS` and a golden log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from kleash.trainers.facts import Trainer
+from kleash.trainers.nemo_rl import NEMO_RL
+from kleash.trainers.open_instruct import OPEN_INSTRUCT
+from kleash.trainers.openrlhf import OPENRLHF
+from kleash.trainers.options import Option, Options
+from kleash.trainers.penalty import ESTIMATORS, Penalty, Target, gradient_of
+from kleash.trainers.slime import SLIME
+from kleash.trainers.trl import GRPO, RLOO
+from kleash.trainers.trl_dpo import DPO, KTO, ONLINE_DPO
+from kleash.trainers.trl_ppo import LEGACY_PPO, PPO
+from kleash.trainers.trlx import TRLX
+from kleash.trainers.verl import VERL
+from kleash.trainers.ziegler import LM_HUMAN_PREFERENCES
+
+__all__ = [
+    "TABLE",
+    "TARGETS",
+    "TRAINERS",
+    "Trainer",
+    "detect",
+    "metric_names",
+    "option_names",
+    "projects",
+    "trainer_named",
+]
+
+
+def _as_said(o: Options) -> Penalty:
+    return Penalty(coefficient="beta", estimator=gradient_of(o["estimator"]))
+
+
+TABLE = Trainer(
+    name="table",
+    project="a table",
+    options={
+        "beta": Option(names=("beta", "kl_coef", "kl_coefficient", "coefficient")),
+        "estimator": Option(choices=tuple(ESTIMATORS), printed=False),
+    },
+    penalty=_as_said,
+)
+"""Who wrote a plain table that was mapped by hand: nobody is known, and nothing but what is said."""
+
+TRAINERS: dict[str, Trainer] = {
+    trainer.name: trainer
+    for trainer in (
+        GRPO,
+        RLOO,
+        DPO,
+        KTO,
+        ONLINE_DPO,
+        PPO,
+        LEGACY_PPO,
+        VERL,
+        OPENRLHF,
+        NEMO_RL,
+        SLIME,
+        OPEN_INSTRUCT,
+        TRLX,
+        LM_HUMAN_PREFERENCES,
+    )
+}
+"""By name. `detect` asks from the last to the first: whose keys others write too stands before these."""
+
+TARGETS: dict[str, tuple[Trainer, Target]] = {
+    target.name: (trainer, target) for trainer in TRAINERS.values() for target in trainer.targets
+}
+"""The names under which a coefficient is translated, with their trainer."""
+
+
+def trainer_named(name: str | None) -> Trainer:
+    """The trainer of that name; `TABLE` where it is none."""
+    return TRAINERS.get(name or "", TABLE)
+
+
+def detect(keys: Collection[str]) -> str | None:
+    """The trainer whose keys these are, or None.
+
+    Two trainers may write the same keys, as TRL's GRPO and RLOO do since RLOO was rewritten: one of them comes out, and
+    its `Rival` says how to tell.
+
+    Examples
+    --------
+    >>> detect(["step", "critic/score/mean"]), detect(["step", "height"])
+    ('verl', None)
+    """
+    known = set(keys)
+    return next((name for name, trainer in reversed(TRAINERS.items()) if trainer.knows(known)), None)
+
+
+def projects() -> list[str]:
+    """What people call the projects."""
+    return list(dict.fromkeys(trainer.project for trainer in TRAINERS.values()))
+
+
+def option_names() -> tuple[dict[str, str], set[str]]:
+    """Names of options as a log prints them: dotted ones with their key, and keys that stand for themselves."""
+    options = [item for trainer in TRAINERS.values() for item in trainer.options.items()]
+    dotted = {name: key for key, option in options for name in option.names if "." in name}
+    return dotted, {key for key, option in options if option.printed}
+
+
+def metric_names() -> set[str]:
+    """Keys by any of which a printed dictionary is one of metrics: rewards, losses, KLs, and what a log is known by."""
+    found: set[str] = set()
+    for trainer in TRAINERS.values():
+        columns = trainer.columns
+        found.update(*columns.losses.values(), columns.reward, *(rule.keys for rule in columns.kl))
+        found.update(mark for mark in trainer.marks if " " not in mark and mark[-1] != "*")
+    return found

@@ -1,0 +1,363 @@
+"""What there is to know about a trainer and its KL: one record, all of it data and a few small functions.
+
+The facts were read in the trainers' sources. A number called ``kl`` is a mean per token for one trainer and a sum over
+the answer for the next, and a third logs its square root.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from kleash.kl import KLSpec
+from kleash.trainers.options import dotted
+from kleash.trainers.penalty import Penalty, Target
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from kleash.trainers.options import Option, Options, Version
+
+    Array = NDArray[np.float64]
+    Raw = Mapping[str, Array]
+
+__all__ = [
+    "PER_ANSWER",
+    "PER_TOKEN",
+    "Against",
+    "Change",
+    "Columns",
+    "FirstSteps",
+    "Identity",
+    "KLRule",
+    "Rival",
+    "Tensors",
+    "Trainer",
+    "bare",
+    "kl",
+    "old",
+]
+
+Against = Literal["reference", "old-policy", "unknown"]
+Place = Literal["loss", "reward"]
+PER_TOKEN, PER_ANSWER = "nats per token", "nats per answer"
+
+
+def bare(key: str) -> str:
+    """A key without the ``train/`` of wandb and TensorBoard."""
+    return key.removeprefix("train/")
+
+
+# ------------------------------------------------------------------------------------------------------ what it logs
+
+
+@dataclass(frozen=True, kw_only=True)
+class KLRule:
+    """Which KL stands under a key.
+
+    Parameters
+    ----------
+    keys
+        The first that the log has counts.
+    spec, against
+        What the number is.
+    squared
+        The log holds its square root.
+    zero_is_off
+        An all-zero column is what the trainer writes when it computes no KL.
+    named_by
+        The option that names the estimator of the number.
+    """
+
+    keys: tuple[str, ...]
+    spec: KLSpec
+    against: Against = "reference"
+    squared: bool = False
+    zero_is_off: bool = False
+    named_by: str = ""
+
+
+def kl(
+    *keys: str,
+    estimator: Any,
+    unit: Any,
+    placement: Any,
+    clamp: tuple[float, float] | None = None,
+    sampler: Any = "policy",
+    **rule: Any,
+) -> KLRule:
+    """A KL against the reference; further options are those of `KLRule`."""
+    spec = KLSpec(estimator=estimator, unit=unit, placement=placement, clamp=clamp, sampler=sampler)
+    return KLRule(keys=keys, spec=spec, **rule)
+
+
+def old(*keys: str, estimator: Any = "k2") -> KLRule:
+    """The policy after against before an update; the rollout policy drew the tokens."""
+    spec = KLSpec(estimator=estimator, unit="nats per token", sampler="behavior", placement="none")
+    return KLRule(keys=keys, spec=spec, against="old-policy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """The keys of one trainer, without the ``train/`` that wandb and TensorBoard put in front.
+
+    Parameters
+    ----------
+    reward, length, entropy, coefficient
+        The first that the log has counts.
+    losses
+        By part: ``loss`` (the whole), ``policy``, ``value``, ``kl``.
+    component
+        A reward function's key, with a group ``name``.
+    kl
+        Every KL of the log.
+    earlier
+        A key, and every KL of a log that lacks it: an older release gave the same names other meanings.
+    """
+
+    reward: tuple[str, ...] = ()
+    length: tuple[str, ...] = ()
+    entropy: tuple[str, ...] = ()
+    coefficient: tuple[str, ...] = ()
+    losses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    component: re.Pattern[str] | None = None
+    kl: tuple[KLRule, ...] = ()
+    earlier: tuple[str, tuple[KLRule, ...]] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rival:
+    """Another trainer that writes the same keys, and how the two are told apart.
+
+    Parameters
+    ----------
+    name
+        The other trainer.
+    shows, why
+        Whether the columns show that it is the other, and what to say then.
+    sure, note
+        Whether the columns show that it is this one, and what to say where they do not.
+    """
+
+    name: str
+    shows: Callable[[Raw], bool]
+    why: str
+    sure: Callable[[Raw], bool]
+    note: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tensors:
+    """Dumps of tensors, a file per rollout: the folders they lie in and the names of what they hold per sample."""
+
+    folders: tuple[str, ...]
+    reward: tuple[str, ...]
+    length: tuple[str, ...]
+    policy: str
+    reference: str
+    mask: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstSteps:
+    """The trainer's file of answers: known by its columns, with the part that each plays.
+
+    Parameters
+    ----------
+    name
+        In messages.
+    columns
+        All of them are there in this file, and in no other.
+    prompt, answer
+        Default columns.
+    reward
+        Default column of the judge's score; None where every reward function has a column of its own.
+    first, last
+        Steps whose answers were drawn before the first update.
+    how
+        What to set so that the first step is written.
+    """
+
+    name: str
+    columns: frozenset[str]
+    prompt: str
+    answer: str
+    reward: str | None
+    first: int
+    last: int
+    how: str
+
+
+# ------------------------------------------------------------------------------------------------ what its log obeys
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """How the log's own columns hold the coefficient.
+
+    Parameters
+    ----------
+    kind
+        ``parts``: the loss with and without the penalty, or the score before and after it. ``difference``: two columns
+        differ by the penalty. ``penalty``: the penalty has a column. ``loss``: the loss is beta * KL where the policy
+        term vanishes. ``evaluations``: changes between evaluations. ``proportional``: one column is the coefficient
+        times one of several KLs. ``shaped``: the score before and after it. ``none``: nothing holds it.
+    keys
+        The columns, in the order that the kind asks for.
+    reason
+        Why there is none.
+    """
+
+    kind: str = "parts"
+    keys: tuple[str, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One release that gives the same settings another KL.
+
+    Parameters
+    ----------
+    version
+        The first version with the new behaviour.
+    key
+        Settings, any of which, if stated, make the change harmless.
+    what
+        Old and new behaviour.
+    source
+        Where it was read.
+    visible
+        Whether the change removes the KL from the log (``kl-gone``) or moves numbers only.
+    """
+
+    version: Version
+    key: tuple[str, ...]
+    what: str
+    source: str
+    visible: str = "numbers"
+
+
+# ------------------------------------------------------------------------------------------------------- the trainer
+
+
+def _says_nothing(options: Options) -> Penalty:
+    return Penalty(coefficient="beta")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trainer:
+    """A trainer: everything that is particular to it.
+
+    Parameters
+    ----------
+    name, project
+        Its name here, and what people call the project (model cards and messages).
+    marks
+        Sets of keys by any of which its logs are known, words in a string: ``key``, ``start*``, ``!absent``;
+        ``train/key`` with that prefix only.
+    columns
+        What its keys mean.
+    options, penalty
+        Its options with their defaults, and what they do with the KL: with ``None`` for what is not stated, or with
+        defaults for that.
+    switches
+        Options that put the penalty into the loss and into the reward, where they are two.
+    targets
+        The names under which its coefficient is translated.
+    place, implicit, estimator
+        What it cannot do otherwise: the only place of its penalty; a loss that is a function of beta times the log
+        ratio of whole answers; its only estimator.
+    ratio_option, eras
+        The option that multiplies a KL in the loss by the ratio; and keys that date a log, with their version.
+    controller
+        The unit of the KL that its controller is fed, as words.
+    identity, changes
+        What its log obeys, and which releases changed the KL of an unchanged script.
+    token_means
+        A KL per token is a mean over all tokens of a batch, not one over answers of their own means.
+    loss_places
+        Decimals to which the loss was rounded before it was logged.
+    mismatch, cut
+        Measures of engine against trainer with the largest healthy value and its source; the share of cut answers.
+    card
+        The tag of its model cards.
+    rival, console, tensors, first_steps
+        See there; ``console``: labels of console bullets and the keys they stand for.
+    note, note_without
+        What to say of any log with a KL, and of one without.
+    """
+
+    name: str
+    project: str
+    marks: tuple[str, ...] = ()
+    columns: Columns = field(default_factory=Columns)
+    options: Mapping[str, Option] = field(default_factory=dict)
+    penalty: Callable[[Options], Penalty] = _says_nothing
+    switches: tuple[str, ...] = ()
+    targets: tuple[Target, ...] = ()
+    place: Place | None = None
+    implicit: bool = False
+    estimator: str | None = None
+    ratio_option: str | None = None
+    eras: tuple[tuple[str, Version], ...] = ()
+    controller: str = PER_ANSWER
+    identity: Identity = field(default_factory=Identity)
+    changes: tuple[Change, ...] = ()
+    token_means: bool = False
+    loss_places: int | None = None
+    mismatch: Mapping[str, tuple[float, str]] = field(default_factory=dict)
+    cut: tuple[str, ...] = ()
+    card: str = ""
+    rival: Rival | None = None
+    console: Mapping[str, str] = field(default_factory=dict)
+    tensors: Tensors | None = None
+    first_steps: FirstSteps | None = None
+    note: str = ""
+    note_without: str = ""
+
+    def knows(self, keys: set[str]) -> bool:
+        """Whether a log with these keys is this trainer's."""
+        names = {bare(key) for key in keys}
+        return any(all(_there(word, keys, names) for word in mark.split()) for mark in self.marks)
+
+    def with_ratio(self, stated: bool | None, version: Version | None, keys: set[str]) -> tuple[bool | None, bool]:
+        """Whether a KL in the loss is multiplied by the ratio, None if that is open; and if by default only.
+
+        Parameters
+        ----------
+        stated
+            What the configuration says.
+        version
+            The trainer's, if known.
+        keys
+            Of the log, which date it where the version is not known.
+
+        Returns
+        -------
+        The answer, and whether it rests on the version's default.
+        """
+        if stated is not None or self.ratio_option is None:
+            return stated, False
+        dated = version or next((v for key, v in self.eras if key in keys or f"train/{key}" in keys), None)
+        return self.options[self.ratio_option].at(dated), True
+
+    def ratio_note(self, version: Version | None) -> str:
+        """What is not known where neither the settings nor the version say whether the ratio is there."""
+        assert self.ratio_option is not None
+        what = f"version of {self.project} not known"
+        if version is not None:
+            what = f"the default of {self.ratio_option} in {self.project} {dotted(version)} is not known"
+        since = dotted(self.options[self.ratio_option].history[-1][0])
+        return f"{what}: k3 stands as a plain loss; since {since} it is multiplied by the ratio"
+
+
+def _there(word: str, keys: set[str], names: set[str]) -> bool:
+    if word.startswith("!"):
+        return word[1:] not in names
+    if word.endswith("*"):
+        return any(name.startswith(word[:-1]) for name in names)
+    return word in (keys if word.startswith("train/") else names)
