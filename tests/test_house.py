@@ -48,7 +48,6 @@ FUNCTIONS = [
 ]
 
 LONG_MODULES = {
-    "statistics.py",
     "forecast.py",
     "trl.py",
     "drawing.py",

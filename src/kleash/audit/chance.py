@@ -38,6 +38,7 @@ __all__ = [
     "SCORING_NOISE",
     "SURPRISAL_CAP",
     "Estimate",
+    "Sums",
     "binomial_tail",
     "detectable",
     "grouped_mean",
@@ -45,10 +46,10 @@ __all__ = [
     "log_e_below",
     "log_e_surprisal",
     "mean_and_se",
-    "mean_from_sums",
     "mean_of_exp",
     "mixture",
     "more_at_the_end",
+    "no_bets",
     "sign_test",
     "slope_bounds",
     "t_limit",
@@ -144,6 +145,11 @@ def detectable(se: float, level: float) -> float:
     one of ten bets is near the best.
     """
     return math.sqrt(2 * math.log(10 / level)) * se
+
+
+def no_bets() -> Floats:
+    """Log wealth before any bet, whatever the number of bets."""
+    return np.zeros(1)
 
 
 def mixture(log_wealth: ArrayLike) -> float:
@@ -267,13 +273,28 @@ def mean_of_exp(logs: ArrayLike) -> tuple[Estimate, float]:
     return Estimate(value=scaled.value * scale, se=scaled.se * scale if scaled.se else 0.0, n=scaled.n), ess
 
 
-def mean_from_sums(total: float, squares: float, n: float) -> tuple[Estimate, float]:
-    """The same from a sum and a sum of squares, either of which may be infinite."""
-    mean = total / n
-    if not math.isfinite(squares):
-        return Estimate(value=mean, se=math.inf, n=int(n)), 1.0
-    ess = total * total / squares if squares > 0 else 0.0
-    return Estimate(value=mean, se=math.sqrt(max(squares / n - mean * mean, 0.0) / n), n=int(n)), ess
+@dataclass
+class Sums:
+    """What a mean needs of values that go by once: how many, the sum of them and of their squares."""
+
+    n: int = 0
+    total: float = 0.0
+    squares: float = 0.0
+
+    def add(self, values: Floats) -> None:
+        """Some more values, shape (n,)."""
+        self.n += values.size
+        self.total += float(values.sum())
+        self.squares += float(np.square(values).sum())
+
+    def mean(self) -> tuple[Estimate, float]:
+        """The mean, and the effective sample size as in `mean_of_exp`."""
+        n = max(1, self.n)
+        mean = self.total / n
+        if not math.isfinite(self.squares):
+            return Estimate(value=mean, se=math.inf, n=n), 1.0
+        ess = self.total * self.total / self.squares if self.squares > 0 else 0.0
+        return Estimate(value=mean, se=math.sqrt(max(self.squares / n - mean * mean, 0.0) / n), n=n), ess
 
 
 def grouped_mean(sums: ArrayLike, counts: ArrayLike) -> Estimate:

@@ -41,7 +41,7 @@ def facts_of(statistics: Tally) -> dict[str, Any]:
             "answers": found.answers,
         },
         "effective_beta_reason": loose or None,
-        "kl_per_answer": _finite(statistics.delta.mean()) if statistics.counts["finite"] else None,
+        "kl_per_answer": _finite(statistics.delta.mean()) if statistics.ratios.finite else None,
         "kl_per_token": _finite(statistics.delta.sum() / statistics.tokens) if statistics.tokens else None,
         "kl_spec": statistics.kl_specs(kl_per_answer="nats per answer", kl_per_token="nats per token"),
         "copies_left_out": statistics.copies,

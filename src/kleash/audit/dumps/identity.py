@@ -18,13 +18,12 @@ from kleash.audit.chance import (
     SCORING_NOISE,
     detectable,
     mean_and_se,
-    mean_from_sums,
     mean_of_exp,
     mixture,
     tail_p_value,
 )
 from kleash.audit.dumps.needs import COUNTED, TOKENS
-from kleash.audit.dumps.statistics import HEIGHTS
+from kleash.audit.dumps.ratios import HEIGHTS
 from kleash.audit.engine import check
 from kleash.audit.findings import Evidence, Finding, number
 
@@ -71,12 +70,11 @@ def identity(tally: Tally, level: float) -> Finding:
         drawn_by="behavior_logp" if tally.has_sampler else "logp",
     )
     if tally.has_tokens:
-        unit, wealth = "token", mixture(tally.bets["identity"])
-        found, ess = mean_from_sums(tally.counts["w"], tally.counts["ww"], max(1.0, tally.counts["drawn"]))
+        unit, (found, ess) = "token", tally.ratios.identity.mean()
         evidence |= {"mean_per_token": found.value, "se_per_token": found.se, "ess_tokens": ess, "tokens": found.n}
     else:
-        unit, wealth, found, ess = "answer", mixture(tally.bets["identity_answers"]), whole, ess_answers
-    mean, se = found.value, found.se
+        unit, found, ess = "answer", whole, ess_answers
+    mean, se, wealth = found.value, found.se, mixture(tally.ratios.wealth)
     least = detectable(se, level)
     evidence |= {"p_value": math.exp(-max(wealth, 0.0)), "level": level, "detectable": least}
     said = f"mean exp(ref_logp - {evidence['drawn_by']}) per {unit} is {number(mean)} +- {number(se)}"
@@ -110,19 +108,20 @@ def kl_negative(tally: Tally, level: float) -> Finding:
     """
     total, tokens = float(tally.drawn.sum()), tally.tokens if tally.has_tokens else 0
     per_answer = mean_and_se(tally.drawn)
-    bound = -total - tally.counts["granted"] * math.log(NOISE_MEAN)
+    granted = tally.ratios.granted
+    bound = -total - granted * math.log(NOISE_MEAN)
     evidence = Evidence(
         kl_per_answer=per_answer.value,
         se=per_answer.se,
         kl_per_token=total / tokens if tokens else None,
         kl_spec=tally.kl_specs(sampler=True, kl_per_answer="nats per answer", kl_per_token="nats per token"),
-        noise_granted_to_tokens=tally.counts["granted"],
-        detectable_kl_per_answer=(math.log(level) - tally.counts["granted"] * math.log(NOISE_MEAN)) / tally.rows,
+        noise_granted_to_tokens=granted,
+        detectable_kl_per_answer=(math.log(level) - granted * math.log(NOISE_MEAN)) / tally.rows,
         p_value=math.exp(-max(bound, 0.0)),
         level=level,
     )
     found = f"KL per answer is {number(per_answer.value)} +- {number(per_answer.se)} nats"
-    if any(tally.counts.get(f"bad_{name}") for name in ("logp", "ref_logp", "behavior_logp")):
+    if any(tally.faults.counts[name] for name in ("logp", "ref_logp", "behavior_logp")):
         return evidence.cannot_tell(f"{found} without the non-finite values", fix="mend NON_FINITE first")
     if bound > -math.log(level):
         message = f"{found}, negative beyond chance: not samples of this policy"
@@ -143,12 +142,8 @@ def sign(tally: Tally, level: float) -> Finding:
     standard errors that are below `DETECTABLE`. ``ok``: had they been exchanged, IDENTITY would have said so; or, with
     ``behavior_logp``, the sampler agrees with ``logp`` far better.
     """
-    name = "identity" if tally.has_tokens else "identity_answers"
-    forward, swapped = mixture(tally.bets[name]), mixture(tally.bets["swapped"])
-    if tally.has_tokens:
-        exchanged, _ = mean_from_sums(tally.counts["v"], tally.counts["vv"], max(1.0, tally.counts["drawn"]))
-    else:
-        exchanged, _ = mean_of_exp(tally.delta)
+    forward, swapped = mixture(tally.ratios.wealth), mixture(tally.ratios.exchanged_wealth)
+    exchanged, _ = tally.ratios.exchanged.mean() if tally.has_tokens else mean_of_exp(tally.delta)
     mean, se = exchanged.value, exchanged.se
     evidence = Evidence(mean_exchanged=mean, se=se, p_value=math.exp(-max(forward, 0.0)), level=level)
     found = f"mean exp(logp - ref_logp) is {number(mean)} +- {number(se)}"
@@ -164,10 +159,7 @@ def sign(tally: Tally, level: float) -> Finding:
     if forward > limit:
         return evidence.cannot_tell(f"{found}: neither way round is right", fix="mend IDENTITY first")
     if tally.has_sampler:
-        near, far = (
-            math.sqrt(tally.counts[name] / tally.counts["sampler"])
-            for name in ("sampler_square", "sampler_to_reference")
-        )
+        near, far = tally.sampler.rms, math.sqrt(tally.ratios.squares / tally.sampler.tokens)
         evidence |= {"rms_sampler_to_logp": near, "rms_sampler_to_ref_logp": far}
         known = far > 2 * max(near, SCORING_NOISE) and tally.tokens >= 100
     else:
@@ -190,9 +182,9 @@ def concentration(tally: Tally, level: float) -> Finding:
     tokens is held against the binomial at fifteen heights (corrected). The share of k3 in the top 0.1 % of tokens is
     reported and not judged: after much training it is high in honest runs too.
     """
-    p, where = tail_p_value(tally.drawn_heights, HEIGHTS, tally.tokens)
+    p, where = tail_p_value(tally.ratios.drawn_heights, HEIGHTS, tally.tokens)
     share, top = _top_share(tally)
-    height, count = HEIGHTS[where], int(tally.drawn_heights[where])
+    height, count = HEIGHTS[where], int(tally.ratios.drawn_heights[where])
     evidence = Evidence(
         top_share_k3=share,
         top_tokens=top,
@@ -219,7 +211,7 @@ def concentration(tally: Tally, level: float) -> Finding:
 
 def _top_share(tally: Tally) -> tuple[float | None, int]:
     """Share of the sum of k3 in the largest 0.1 % of tokens, from a histogram with bins of 2.3 %."""
-    counts, sums = tally.k3_histogram
+    counts, sums = tally.ratios.k3_counts, tally.ratios.k3_sums
     top = math.ceil(tally.tokens / 1000)
     total = float(sums.sum())
     if not total > 0 or not math.isfinite(total):
@@ -247,10 +239,12 @@ def overflow(tally: Tally, level: float) -> Finding:
     probability at most ``tokens * exp(-20)``. 20 is the input clamp of verl, NeMo-RL and slime; an output clamp at 10,
     which they and OpenRLHF use, also cuts the gradient of every token whose k3 reaches it: counted, not judged.
     """
-    above_20, above_88 = int(tally.heights[HEIGHTS.index(20.0)]), int(tally.heights[HEIGHTS.index(88.7)])
-    drawn = int(tally.drawn_heights[HEIGHTS.index(20.0)])  # under the sampler's law where it is given: stale is honest
+    above_20, above_88 = int(tally.ratios.heights[HEIGHTS.index(20.0)]), int(tally.ratios.heights[HEIGHTS.index(88.7)])
+    drawn = int(
+        tally.ratios.drawn_heights[HEIGHTS.index(20.0)]
+    )  # under the sampler's law where it is given: stale is honest
     chance = min(1.0, tally.tokens * NOISE_MEAN * math.exp(-20.0))
-    clamped = int(tally.counts["clamped"])
+    clamped = tally.ratios.clamped
     evidence = Evidence(
         {
             "tokens_above_20": above_20,

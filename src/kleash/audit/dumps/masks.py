@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kleash.audit.chance import SCORING_NOISE, more_at_the_end
 from kleash.audit.dumps.needs import SUMS, TOKENS
-from kleash.audit.dumps.statistics import POSITIVE, SENTINEL
+from kleash.audit.dumps.neighbours import POSITIVE, SENTINEL, SIDES
 from kleash.audit.engine import check
 from kleash.audit.findings import Evidence, Finding, number
 
 if TYPE_CHECKING:
+    from kleash.audit.dumps.neighbours import Edges, Repeats
     from kleash.audit.dumps.statistics import Tally
-
-SIDES = ("start", "end")
 
 __all__ = ["mask", "non_finite", "padding", "sums"]
 
@@ -22,10 +22,11 @@ __all__ = ["mask", "non_finite", "padding", "sums"]
 @check("NON_FINITE", problem="any null, NaN or infinity; no chance involved")
 def non_finite(tally: Tally, level: float) -> Finding:
     """Is every counted value a number?"""
-    bad = {name[4:]: int(count) for name, count in tally.counts.items() if name.startswith("bad_") and count}
-    evidence = Evidence(values=bad, first_row=dict(tally.first_bad) if bad else {})
+    first = tally.faults.first
+    bad = {name: count for name, count in tally.faults.counts.items() if name not in ("mask", "length")}
+    evidence = Evidence(values=bad, first_row=dict(first) if bad else {})
     if bad:
-        listed = ", ".join(f"{count} in {name} (first: row {tally.first_bad[name]})" for name, count in bad.items())
+        listed = ", ".join(f"{count} in {name} (first: row {first[name]})" for name, count in bad.items())
         return evidence.problem(
             f"values that are not numbers under the mask: {listed}",
             "tokens filtered by top-k or top-p were scored with the filter on and got -inf",
@@ -41,11 +42,11 @@ def mask(tally: Tally, level: float) -> Finding:
 
     The mean of one without is 0/0.
     """
-    empty = int(tally.counts["empty"])
+    empty = tally.faults.counts["mask"]
     evidence = Evidence(empty_answers=empty, answers=tally.rows, tokens_counted=tally.tokens, tokens=tally.listed)
     if empty:
         return evidence.problem(
-            f"{empty} of {tally.rows} answers have no counted token (first: row {tally.first_bad['mask']})",
+            f"{empty} of {tally.rows} answers have no counted token (first: row {tally.faults.first['mask']})",
             "answers cut at the length limit are masked out whole",
             "the mask is shifted, inverted or that of the prompt",
             fix="leave such answers out before anything is averaged: a mean over no token is 0/0",
@@ -71,46 +72,33 @@ def padding(tally: Tally, level: float) -> Finding:
     that are certain (above -0.01) agree in honest answers too, a closing tag and the end token for one: without a mask
     or ``length`` they are ``cannot-tell``, never a fault.
     """
-    counts = tally.counts
-    positive = int(counts["positive_logp"] + counts["positive_ref_logp"])
-    sentinel = int(counts["sentinel_logp"] + counts["sentinel_ref_logp"])
-    passed, edges = int(counts["length_passed"]), int(counts["edges"])
-    fills = {(name, side): _edge(tally, f"fill_{name}", side, edges) for name in ("logp", "ref_logp") for side in SIDES}
-    sure = {
-        (name, side): _edge(tally, f"certain_{name}", side, edges) for name in ("logp", "ref_logp") for side in SIDES
-    }
-    (name, side), (p_fill, fill, times) = min(fills.items(), key=lambda item: item[1][0])
-    (sure_name, sure_side), (p_sure, _, sure_times) = min(sure.items(), key=lambda item: item[1][0])
+    edges, passed = tally.edges, tally.faults.counts["length"]
+    fill, sure = _likeliest(edges, edges.fill), _likeliest(edges, edges.certain)
     half = max(
-        more_at_the_end(math.ceil(edges / 2), edges, int(counts[f"fill_{n}"]), int(counts["neighbours"]))
-        for n in ("logp", "ref_logp")
+        more_at_the_end(math.ceil(edges.answers / 2), edges.answers, found.pairs, edges.neighbours)
+        for found in edges.fill.values()
     )
-    total = float(tally.delta.sum())
     evidence = Evidence(
-        positive=positive,
-        sentinel=sentinel,
+        positive=edges.positive,
+        sentinel=edges.sentinel,
         answers_longer_than_length=passed,
-        answers_with_a_repeated_value_at_the_edge=times,
-        answers_with_certain_tokens_at_the_edge=sure_times,
-        certain_tokens_at_ends=int(counts["certain_logp_end"] + counts["certain_ref_logp_end"]),
-        p_value=p_fill,
+        answers_with_a_repeated_value_at_the_edge=fill.times,
+        answers_with_certain_tokens_at_the_edge=sure.times,
+        certain_tokens_at_ends=sum(found.runs["end"] for found in edges.certain.values()),
+        p_value=fill.p_value,
         p_value_if_half_were_padded=half,
         level=level,
-        kl_per_token=total / tally.tokens if tally.tokens else None,
-        kl_last_token=counts["last_delta"] / counts["last"] if counts["last"] else None,
+        kl_per_token=float(tally.delta.sum()) / tally.tokens if tally.tokens else None,
+        kl_last_token=edges.last_delta / edges.last if edges.last else None,
         kl_spec=tally.kl_specs(kl_per_token="nats per token", kl_last_token="nats per token"),
     )
-    reasons = []
-    if positive:
-        reasons.append(f"{positive} log-probabilities above {POSITIVE:g}")
-    if sentinel:
-        reasons.append(f"{sentinel} below {SENTINEL:g}")
+    reasons = [f"{edges.positive} log-probabilities above {POSITIVE:g}"] * bool(edges.positive)
+    reasons += [f"{edges.sentinel} below {SENTINEL:g}"] * bool(edges.sentinel)
     if passed:
-        reasons.append(
-            f"{passed} answers have more counted tokens than length (first: row {tally.first_bad['length']})"
-        )
-    if p_fill < level / len(fills):
-        reasons.append(f"{times} answers {side} in the repeated {name} {fill:g}")
+        first = tally.faults.first["length"]
+        reasons.append(f"{passed} answers have more counted tokens than length (first: row {first})")
+    if fill.p_value < level / fill.looked_at:
+        reasons.append(f"{fill.times} answers {fill.side} in the repeated {fill.column} {fill.value:g}")
     if reasons:
         return evidence.problem(
             f"padding is counted as text: {'; '.join(reasons)}",
@@ -119,28 +107,41 @@ def padding(tally: Tally, level: float) -> Finding:
             "padding on the left, and a mask or a slice made for padding on the right",
             fix="mask up to and including the end token, and divide by the number of counted tokens",
         )
-    told = tally.tokens < tally.listed or (tally.rows > 0 and counts["length_given"] >= tally.rows)
-    if p_sure < level / len(sure) and not told:
-        message = (
-            f"{sure_times} answers {sure_side} in certain tokens of {sure_name}: padding of zeros, or a closing tag "
-            f"and the end token"
+    told = tally.tokens < tally.listed or (tally.rows > 0 and tally.sized >= tally.rows)
+    if sure.p_value < level / sure.looked_at and not told:
+        return evidence.cannot_tell(
+            f"{sure.times} answers {sure.side} in certain tokens of {sure.column}: padding of zeros, or a closing tag "
+            f"and the end token",
+            fix="give the mask, or length (counted tokens)",
         )
-        return evidence.cannot_tell(message, fix="give the mask, or length (counted tokens)")
-    if half >= level / len(fills):
-        message = f"{edges} answers of two tokens or more: too few to tell an ending from chance"
+    if half >= level / fill.looked_at:
+        message = f"{edges.answers} answers of two tokens or more: too few to tell an ending from chance"
         return evidence.cannot_tell(message, fix="give more answers")
     return evidence.ok("no fill values and no repeated starts or endings under the mask")
 
 
-def _edge(tally: Tally, name: str, side: str, edges: int) -> tuple[float, float, int]:
-    """Chance of so many answers with one repeated value at a side, that value, and how many they are."""
-    found = tally.edges.get((name, side))
-    if not found:
-        return 1.0, math.nan, 0
-    value, times = found.most_common(1)[0]
-    run = int(tally.counts[f"{name}_{side}"])
-    elsewhere, places = int(tally.counts[name]) - run, int(tally.counts["neighbours"]) - run
-    return more_at_the_end(times, edges, max(elsewhere, 0), max(places, 0)), value, times
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """The run of one value at a side of answers that chance explains least, of so many looked at."""
+
+    column: str
+    side: str
+    value: float
+    times: int
+    p_value: float
+    looked_at: int
+
+
+def _likeliest(edges: Edges, columns: dict[str, Repeats]) -> _Run:
+    found = []
+    for column, repeats in columns.items():
+        for side in SIDES:
+            (value, times), *_ = repeats.values[side].most_common(1) or [(math.nan, 0)]
+            elsewhere, places = repeats.pairs - repeats.runs[side], edges.neighbours - repeats.runs[side]
+            p = more_at_the_end(times, edges.answers, max(elsewhere, 0), max(places, 0))
+            found.append((p, column, side, value, times))
+    p, column, side, value, times = min(found, key=lambda run: run[0])
+    return _Run(column=column, side=side, value=value, times=times, p_value=p, looked_at=len(found))
 
 
 @check("SUMS", TOKENS, SUMS, problem="1 % of sums off by 6 standard deviations of scoring noise")
@@ -149,7 +150,7 @@ def sums(tally: Tally, level: float) -> Finding:
 
     The noise is 0.05 per token; 0.1 % of the sum is granted too (float32 accumulation).
     """
-    off, ratio = tally.beyond_sums
+    off, ratio = tally.sums_off, tally.sums_ratio
     share = off / (2 * tally.rows)
     length = float(tally.n.mean())
     evidence = Evidence(

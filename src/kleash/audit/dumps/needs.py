@@ -27,17 +27,17 @@ def _at_start(t: Tally) -> bool:
 TOKENS: Need[Tally] = Need(words="logp and ref_logp per token", met=lambda t: t.has_tokens and t.rows > 0)
 COUNTED: Need[Tally] = Need(
     words="counted, finite log-probabilities of samples",
-    met=lambda t: t.counts["finite" if "drawn" not in t.counts else "drawn"] > 0,
+    met=lambda t: (t.ratios.identity.n if t.has_tokens else t.ratios.finite) > 0,
 )
-BEHAVIOR_LOGP: Need[Tally] = Need(words="behavior_logp per token", met=lambda t: t.counts["sampler"] > 0)
-ENTROPY: Need[Tally] = Need(words="entropy per token", met=lambda t: t.counts["surprisal"] > 0)
+BEHAVIOR_LOGP: Need[Tally] = Need(words="behavior_logp per token", met=lambda t: t.has_sampler)
+ENTROPY: Need[Tally] = Need(words="entropy per token", met=lambda t: t.surprisal.tokens > 0)
 SUMS = _column("seq_logp", "seq_logp and seq_ref_logp beside the lists")
 STEP_0: Need[Tally] = Need(
     words="answers with step 0", met=lambda t: t.step is not None and bool(((t.step == 0) & (t.n > 0)).any())
 )
 STEPS: Need[Tally] = Need(words="answers of two steps", met=lambda t: _steps(t) > 1)
 TWO_SIDES: Need[Tally] = Need(
-    words="behavior_logp, or answers with step 0", met=lambda t: t.counts["sampler"] > 0 or _at_start(t)
+    words="behavior_logp, or answers with step 0", met=lambda t: t.has_sampler or _at_start(t)
 )
 REWARD, GOLD = _number("reward"), _number("gold")
 PROMPT_ID = _column("prompt_id")

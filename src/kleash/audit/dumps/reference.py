@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +17,11 @@ from kleash.audit.findings import Evidence, Finding, cannot_tell, number
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from kleash.audit.chance import Estimate
+    from kleash.audit.dumps.sieve import Probes
     from kleash.audit.dumps.statistics import Tally
+
+    Floats = NDArray[np.float64]
 
 __all__ = ["reference_drift", "resume"]
 
@@ -40,34 +45,21 @@ def reference_drift(tally: Tally, level: float) -> Finding:
     which no noise can be granted.
     """
     assert tally.probes is not None
-    probe, step, total, tokens = (tally.probes[name] for name in ("label", "step", "ref_total", "n"))
-    finite = np.isfinite(total)
-    last, size, score, variance, probes = [], [], 0.0, 0.0, 0
-    for rows in _by_label(np.where(finite, probe, -1), step):
-        moved = total[rows] - total[rows[0]]
-        probes += 1
-        last.append(float(moved[-1]))
-        size.append(int(tokens[rows[0]]))
-        m = len(rows) - 1
-        if m >= 2:
-            distance = np.abs(moved[1:])
-            score += float(np.sign(distance[:, None] - distance[None, :])[np.tril_indices(m, -1)].sum())
-            variance += m * (m - 1) * (2 * m + 5) / 18
-    lost = int((~finite).sum())
+    moved, n, score, variance = _changes(tally.probes)
+    probes, lost = moved.size, int((~np.isfinite(tally.probes.ref_total)).sum())
+    missing = f"; {lost} scores are not numbers" if lost else ""
     if probes < 5:
-        message = f"{probes} texts were scored at two steps or more"
-        message += f"; {lost} scores are not numbers" if lost else ""
+        message = f"{probes} texts were scored at two steps or more{missing}"
         return cannot_tell(message, fix="score at least 5 fixed texts at every checkpoint")
-    if not np.any(last) and score == 0 and not lost:
+    if not moved.any() and score == 0 and not lost:
         evidence = Evidence(probes=probes, mean_change_per_token=0.0, level=level)
         return evidence.ok(f"{probes} texts have the same reference score at every step")
-    if min(size) < 1:
+    if n.min() < 1:
         message = f"the reference score of {probes} texts moved, by sums without length: no noise can be granted"
         return cannot_tell(message, fix="give length beside the sums, or the lists per token")
-    n = np.array(size, dtype=np.float64)
-    change = grouped_mean(last, n)
+    change = grouped_mean(moved, n)
     granted = n * 2 * SCORING_NOISE**2 + np.square(KERNEL_SHIFT * n)
-    excess = mean_and_se((np.square(last) - granted) / n)
+    excess = mean_and_se((np.square(moved) - granted) / n)
     z = score / math.sqrt(variance) if variance else 0.0
     low, high = change.limits(level)
     evidence = Evidence(
@@ -77,7 +69,7 @@ def reference_drift(tally: Tally, level: float) -> Finding:
         se=change.se,
         lo=low,
         hi=high,
-        rms_change_per_root_token=math.sqrt(float(np.mean(np.square(last) / n))),
+        rms_change_per_root_token=math.sqrt(float(np.mean(np.square(moved) / n))),
         trend_z=z,
         noise_granted=math.sqrt(2) * SCORING_NOISE,
         change_granted_per_token=KERNEL_SHIFT,
@@ -96,12 +88,30 @@ def reference_drift(tally: Tally, level: float) -> Finding:
         message = f"{found}, further at later steps, by no more than another kernel could"
         return evidence.cannot_tell(message, fix="hash the reference's weights")
     if lost or not high - low < DETECTABLE_CHANGE:
-        message = f"{found}" + (f"; {lost} scores are not numbers" if lost else ": too few texts to tell")
-        return evidence.cannot_tell(message, fix="score more texts, every one at each step")
+        message = missing or ": too few texts to tell"
+        return evidence.cannot_tell(f"{found}{message}", fix="score more texts, every one at each step")
     return evidence.ok(f"{found}: within scoring noise, without trend")
 
 
-def _by_label(label: NDArray[np.int64], step: NDArray[np.float64]) -> list[NDArray[np.int64]]:
+def _changes(probes: Probes) -> tuple[Floats, Floats, float, float]:
+    """By text: how far its score moved from the first step to the last, and its tokens; over all Kendall's score.
+
+    Returns
+    -------
+    tuple of moved and tokens, shape (texts,), and the score with its variance under no trend
+    """
+    moved, tokens, score, variance = [], [], 0.0, 0.0
+    for rows in _by_label(np.where(np.isfinite(probes.ref_total), probes.label, -1), probes.step):
+        apart = probes.ref_total[rows] - probes.ref_total[rows[0]]
+        moved.append(apart[-1])
+        tokens.append(probes.n[rows[0]])
+        m, distance = len(rows) - 1, np.abs(apart[1:])
+        score += float(np.sign(distance[:, None] - distance[None, :])[np.tril_indices(m, -1)].sum())
+        variance += m * (m - 1) * (2 * m + 5) / 18
+    return np.array(moved, dtype=np.float64), np.array(tokens, dtype=np.float64), score, variance
+
+
+def _by_label(label: NDArray[np.int64], step: Floats) -> list[NDArray[np.int64]]:
     """Rows of each label seen at two steps or more, in order of step, one row per step."""
     rows = np.flatnonzero((label >= 0) & np.isfinite(step))
     order = rows[np.lexsort((rows, step[rows], label[rows]))]
@@ -132,23 +142,11 @@ def resume(tally: Tally, level: float) -> Finding:
     logs = {int(s): _log_squares(tally, tally.step == s, known) for s in np.unique(tally.step[np.isfinite(tally.step)])}
     logs = {step: values for step, values in logs.items() if values.size >= FEWEST}
     steps, means = list(logs), [mean_and_se(values) for values in logs.values()]
-    pairs = len(means) - 1
-    if pairs < 1:
+    if len(means) < 2:
         units = "prompts" if known else "answers"
         message = f"fewer than two steps with {FEWEST} {units}"
         return cannot_tell(message, fix=f"give answers of several steps to {FEWEST} prompts each")
-    largest, found, seen = 0.0, None, False
-    for i in range(pairs):
-        before, after = means[i], means[i + 1]
-        limit = t_limit(level / pairs, min(before.n, after.n) - 1)
-        if before.value - limit * before.se <= math.log(2 * SCORING_NOISE**2):
-            continue
-        spread, fall = math.hypot(before.se, after.se), before.value - after.value
-        seen = seen or limit * spread < math.log(100 / FALL)
-        largest = max(largest, math.exp(min(fall, 700.0)))
-        low = all(later.value < before.value - math.log(3) for later in means[i + 2 : i + 4])
-        if fall - math.log(FALL) > limit * spread and low and found is None:
-            found = (steps[i], steps[i + 1], math.exp(before.value), math.exp(after.value))
+    largest, at, seen = _falls(means, level)
     evidence = Evidence(
         steps=steps if len(steps) <= 50 else None,
         prompts_at_each=min(m.n for m in means) if known else None,
@@ -156,9 +154,9 @@ def resume(tally: Tally, level: float) -> Finding:
         fall_asked=FALL,
         level=level,
     )
-    if found:
-        a, b, high, low_value = found
-        said = f"between steps {a} and {b} the mean squared log ratio falls from {number(high)} to {number(low_value)}"
+    if at is not None:
+        high, low = (number(math.exp(m.value)) for m in means[at : at + 2])
+        said = f"between steps {steps[at]} and {steps[at + 1]} the mean squared log ratio falls from {high} to {low}"
         if not known:
             return evidence.cannot_tell(f"{said}: other prompts, or another reference", fix="give prompt_id")
         return evidence.problem(
@@ -175,7 +173,23 @@ def resume(tally: Tally, level: float) -> Finding:
     return evidence.ok(f"no collapse of the distance from the reference over {len(means)} steps")
 
 
-def _log_squares(tally: Tally, rows: NDArray[np.bool_], known: bool) -> NDArray[np.float64]:
+def _falls(means: list[Estimate], level: float) -> tuple[float, int | None, bool]:
+    """Of the logarithms by step: the largest fall, after which step it is beyond chance, and if it could be seen."""
+    largest, found, seen = 0.0, None, False
+    for i, (before, after) in enumerate(pairwise(means)):
+        limit = t_limit(level / (len(means) - 1), min(before.n, after.n) - 1)
+        if before.value - limit * before.se <= math.log(2 * SCORING_NOISE**2):
+            continue
+        spread, fall = math.hypot(before.se, after.se), before.value - after.value
+        seen = seen or limit * spread < math.log(100 / FALL)
+        largest = max(largest, math.exp(min(fall, 700.0)))
+        low = all(later.value < before.value - math.log(3) for later in means[i + 2 : i + 4])
+        if fall - math.log(FALL) > limit * spread and low and found is None:
+            found = i
+    return largest, found, seen
+
+
+def _log_squares(tally: Tally, rows: NDArray[np.bool_], known: bool) -> Floats:
     """Logarithm of the mean squared log ratio per token of each prompt (of each answer where prompts are not given)."""
     used = np.flatnonzero(rows & (tally.n > 0))
     unit = tally.prompt[used] if known and tally.prompt is not None else used

@@ -12,11 +12,10 @@ from kleash.audit.chance import (
     SCORING_NOISE,
     detectable,
     grouped_mean,
-    mean_from_sums,
     mixture,
 )
 from kleash.audit.dumps.needs import BEHAVIOR_LOGP, ENTROPY, TOKENS
-from kleash.audit.dumps.statistics import SURPRISAL_MARGIN
+from kleash.audit.dumps.ratios import SURPRISAL_MARGIN
 from kleash.audit.engine import check
 from kleash.audit.findings import Evidence, Finding, number
 
@@ -55,11 +54,10 @@ def truncation(tally: Tally, level: float) -> Finding:
     too, by 3 standard errors, and less than 1 % of tokens may be raised by more than 0.2 nats; else ``cannot-tell``. A
     sampler that reports unfiltered log-probabilities hides all of it.
     """
-    n = max(1.0, tally.counts["sampler"])
-    plain, _ = mean_from_sums(tally.counts["sampler_ratio"], tally.counts["sampler_ratio2"], n)
-    cut, _ = mean_from_sums(tally.counts["sampler_capped"], tally.counts["sampler_capped2"], n)
-    mean, capped, raised = plain.value, cut.value, tally.counts["sampler_raised"] / n
-    wealth = mixture(tally.bets["sampler_below"])
+    drawn = tally.sampler
+    (plain, _), (cut, _) = drawn.ratio.mean(), drawn.capped.mean()
+    mean, capped, raised = plain.value, cut.value, drawn.raised / drawn.tokens
+    wealth = mixture(drawn.below)
     evidence = Evidence(
         mean_ratio=mean,
         se=plain.se,
@@ -67,7 +65,7 @@ def truncation(tally: Tally, level: float) -> Finding:
         cap=CAP,
         margin=KEPT_MASS_MARGIN,
         share_raised=raised,
-        tokens=int(n),
+        tokens=drawn.tokens,
         detectable=detectable(cut.se, level),
         p_value=math.exp(-max(wealth, 0.0)),
         level=level,
@@ -86,10 +84,8 @@ def truncation(tally: Tally, level: float) -> Finding:
         message = f"{raised:.0%} of tokens are likelier now than when drawn: the sampler is older, or another engine"
         fix = "repeat on the first batch after a weight update, where the two must agree"
         return evidence.cannot_tell(message, fix=fix)
-    if not detectable(cut.se, level) <= DETECTABLE:
-        return evidence.cannot_tell(f"{found}, by {int(n)} tokens", fix="give more answers")
-    if capped < 1 - KEPT_MASS_MARGIN:
-        return evidence.cannot_tell(f"{found}, by {int(n)} tokens", fix="give more answers")
+    if not detectable(cut.se, level) <= DETECTABLE or capped < 1 - KEPT_MASS_MARGIN:
+        return evidence.cannot_tell(f"{found}, by {drawn.tokens} tokens", fix="give more answers")
     return evidence.ok(found)
 
 
@@ -103,15 +99,15 @@ def sampler(tally: Tally, level: float) -> Finding:
     mean at 1 if their own log-probabilities are given; they only spread the ratio, and a spread above 1.05 is
     ``cannot-tell``.
     """
-    n = max(1.0, tally.counts["sampler"])
-    ratio, _ = mean_from_sums(tally.counts["sampler_ratio"], tally.counts["sampler_ratio2"], n)
-    mean, error, spread = ratio.value, ratio.se, tally.counts["sampler_spread"] / n
-    wealth = mixture(tally.bets["sampler_above"])
+    drawn = tally.sampler
+    ratio, _ = drawn.ratio.mean()
+    mean, error, spread = ratio.value, ratio.se, drawn.spread / drawn.tokens
+    wealth = mixture(drawn.above)
     evidence = Evidence(
         mean_ratio=mean,
         se=error,
         mean_exp_abs_difference=spread,
-        rms_difference=math.sqrt(tally.counts["sampler_square"] / n),
+        rms_difference=drawn.rms,
         noise_mean=NOISE_MEAN,
         detectable=detectable(error, level),
         p_value=math.exp(-max(wealth, 0.0)),
@@ -129,7 +125,7 @@ def sampler(tally: Tally, level: float) -> Finding:
             fix="score one batch with both engines at equal weights; the differences must average to nothing",
         )
     if not detectable(error, level) <= 0.1:
-        return evidence.cannot_tell(f"{found}, by {int(n)} tokens", fix="give more answers")
+        return evidence.cannot_tell(f"{found}, by {drawn.tokens} tokens", fix="give more answers")
     if spread > SPREAD_LIMIT:
         message = (
             f"{found}, and single tokens differ by a factor of {number(spread)} on average: stale, or another engine"
@@ -153,20 +149,19 @@ def surprisal(tally: Tally, level: float) -> Finding:
     assert tally.surprisal_gap is not None
     used = tally.n > 0
     gap = grouped_mean(tally.surprisal_gap[used], tally.n[used])
-    tokens = max(1.0, tally.counts["surprisal"])
-    wealth = mixture(tally.bets["surprisal"])
+    tokens, wealth = tally.surprisal.tokens, mixture(tally.surprisal.wealth)
     least = max(detectable(gap.se, level), SURPRISAL_MARGIN + 20 * math.log(10 / level) / tokens)
     evidence = Evidence(
         gap=gap.value,
         se=gap.se,
-        entropy=tally.counts["entropy"] / tokens,
+        entropy=tally.surprisal.entropy / tokens,
         detectable=least,
         p_value=math.exp(-max(wealth, 0.0)),
         level=level,
     )
     found = f"mean surprisal minus entropy is {number(gap.value)} +- {number(gap.se)} nats per token"
     if wealth > -math.log(level):
-        if tally.has_sampler and math.sqrt(tally.counts["sampler_square"] / tally.counts["sampler"]) > STALE:
+        if tally.sampler.rms > STALE:
             message = f"{found}, and behavior_logp is not logp: the sampler is older, or another engine"
             fix = "repeat on the first batch after a weight update, where the two must agree"
             return evidence.cannot_tell(message, fix=fix)

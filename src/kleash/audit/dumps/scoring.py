@@ -15,7 +15,7 @@ from kleash.audit.findings import Evidence, Finding, cannot_tell, number
 if TYPE_CHECKING:
     from kleash.audit.dumps.statistics import Tally
 
-__all__ = ["kl_zero", "shift", "step0_kl", "temperature"]
+__all__ = ["kl_zero", "shifted", "step0_kl", "temperature"]
 
 SLOPE_MARGIN = 0.03
 """TEMPERATURE tolerates a slope within 3 % of 1. Ours: a temperature of .97 for 1 moves no conclusion."""
@@ -36,7 +36,7 @@ WARM_UP = 5
 
 
 @check("SHIFT", TOKENS, COUNTED, problem="exact sign test over answers", chance=True)
-def shift(tally: Tally, level: float) -> Finding:
+def shifted(tally: Tally, level: float) -> Finding:
     """Does one list fit the other better one position away?
 
     For each answer with five neighbouring tokens, and lists that both vary, the sum of absolute differences (cut off at
@@ -45,29 +45,24 @@ def shift(tally: Tally, level: float) -> Finding:
     lists compared). The quarter is ours: lists that belong together are not brought nearer by moving. ``ok``: nine
     answers in ten would have been enough for that, in every list.
     """
-    pairs = [("ref_logp", "shift")]
+    pairs = {"ref_logp": tally.shift}
     if "behavior_logp" in tally.columns:
-        pairs.append(("behavior_logp", "sampler_shift"))
+        pairs["behavior_logp"] = tally.sampler.shift
     evidence = Evidence(level=level)
-    found, powered = None, True
-    for name, key in pairs:
-        judged = int(tally.counts[f"{key}_judged"])
+    found, powered = "", True
+    for name, shift in pairs.items():
+        judged, distance = shift.judged, shift.distance / max(1, shift.inner)
         powered = powered and sign_test(math.ceil(0.9 * judged), judged) < level / (2 * len(pairs))
-        distance = tally.counts[f"{key}_distance"] / max(1.0, tally.counts[f"{key}_inner"])
-        entry: dict[str, object] = {"answers": judged, "distance": distance}
-        for direction in ("later", "earlier"):
-            wins = int(tally.counts[f"{key}_{direction}"])
-            p = sign_test(wins, judged)
-            moved = tally.counts[f"{key}_{direction}_distance"] / max(1.0, tally.counts[f"{key}_pairs"])
-            entry[direction] = {"nearer_in": wins, "distance": moved, "p_value": p}
+        evidence[name] = {"answers": judged, "distance": distance}
+        for direction, moved in (("later", shift.later), ("earlier", shift.earlier)):
+            p, apart = sign_test(moved.nearer, judged), moved.distance / max(1, shift.pairs)
+            evidence[name][direction] = {"nearer_in": moved.nearer, "distance": apart, "p_value": p}
             if p < level / (2 * len(pairs)):
-                found = (name, direction, wins, judged, distance, moved)
-        evidence[name] = entry
+                better = f"{name} fits better one position {direction}: nearer in {moved.nearer} of {judged} answers"
+                found = f"{better}, distance {number(apart)} for {number(distance)} nats"
     if found:
-        name, direction, wins, judged, distance, moved = found
         return evidence.problem(
-            f"{name} fits better one position {direction}: nearer in {wins} of {judged} answers, "
-            f"distance {number(moved)} for {number(distance)} nats",
+            found,
             "logits and labels are off by one on one of the two sides",
             "left padding moves the positions of one model, or a begin token is counted on one side only",
             fix="logits at position t score the token at t + 1: compare how each side is cut",
@@ -84,8 +79,7 @@ def kl_zero(tally: Tally, level: float) -> Finding:
 
     Every counted token, in every digit, at all steps; the last step is at least the fifth (see `WARM_UP`).
     """
-    counted = int(tally.counts["finite"])
-    zero = int(tally.counts["zero_delta"])
+    counted, zero = tally.ratios.finite, tally.ratios.equal
     last = None if tally.step is None or not np.isfinite(tally.step).any() else int(np.nanmax(tally.step))
     reward = tally.numbers.get("reward")
     evidence = Evidence(
@@ -177,8 +171,8 @@ def temperature(tally: Tally, level: float) -> Finding:
     one between the two regressions. The sampler's weights may be some updates older: between the two margins it is
     ``cannot-tell``. ``ok``: the slope is within 0.25 of 1.
     """
-    sources = {"behavior_logp": "temperature_sampler", "ref_logp at step 0": "temperature_step0"}
-    present = {name: tally.moments[key] for name, key in sources.items() if _enough(tally, key)}
+    sources = {"behavior_logp": tally.sampler.slope, "ref_logp at step 0": tally.start}
+    present = {name: moments for name, moments in sources.items() if (moments[:, 0] > 0).sum() >= 16}
     if not present:
         message = "too few answers at step 0 and no behavior_logp to compare temperatures"
         return cannot_tell(message, fix="give behavior_logp, or at least 16 answers at step 0")
@@ -209,7 +203,3 @@ def temperature(tally: Tally, level: float) -> Finding:
         message = f"the slope is not known to within {WIDEST:g}"
         return evidence.cannot_tell(message, fix="give more answers")
     return evidence.ok("the slope between the two sides is compatible with one temperature")
-
-
-def _enough(tally: Tally, key: str) -> bool:
-    return key in tally.moments and int((tally.moments[key][:, 0] > 0).sum()) >= 16
