@@ -13,8 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kleash import rows as reading
 from kleash.errors import DataError, KleashError, MissingColumnError, MissingFileError, OptionError, ShapeError
-from kleash.samples import Samples, _rows, _table, read_samples
+from kleash.rows import _csv, _json
+from kleash.samples import Samples, _table, read_samples
 
 CSV = "prompt,reward,gold\na,1,0\na,2,1\nb,3,\nb,4,1\n"
 
@@ -255,6 +257,21 @@ def test_content_beats_the_extension(write):
     same(read_samples(write(jsonl(rows), "data.csv")), expected)
 
 
+@pytest.mark.parametrize("block", [1, 2, 7, 1 << 22])
+def test_an_array_is_its_items_on_lines(write, monkeypatch, block):
+    monkeypatch.setattr(_json, "BYTES", block)
+    rows = [
+        {"prompt": p, "reward": [r, -r], "answer": ["ü,]}", '"["'], "x": {"y": [{}]}} for p, r in (("a", 1), ("b", 2))
+    ]
+    expected = read_samples(write(jsonl(rows), "s.jsonl"))
+    for text in (
+        json.dumps(rows),
+        json.dumps(rows, indent=2, ensure_ascii=False),
+        f"\ufeff [ {json.dumps(rows)[1:-1]}]\n\n",
+    ):
+        same(read_samples(write(text, "s.json")), expected)
+
+
 def test_names_with_wildcards(write):
     same(read_samples(write(CSV, "s[1]*.csv")), read_samples(write(CSV)))
 
@@ -302,11 +319,11 @@ def test_quotes_in_unquoted_fields_do_not_merge_rows(write):
 )
 @pytest.mark.parametrize("block", [1, 2, 1 << 22])
 def test_an_odd_csv_is_not_for_the_fast_way(write, monkeypatch, body, block):
-    monkeypatch.setattr(_rows, "_BYTES", block)
+    monkeypatch.setattr(_csv, "BYTES", block)
 
     def fast(text):
-        with _rows.opened(write(text)) as source:
-            return _rows.csv_batches(source, ["prompt", "reward"]) is not None
+        with reading.opened(write(text)) as source:
+            return source.batches(["prompt", "reward"]) is not None
 
     start = 'prompt,reward,answer\na,1,"x ""y"",\nz"\r\n'
     assert fast(start)
@@ -419,15 +436,15 @@ def test_fast_and_slow_ways_agree_on_any_csv(body, block, tmp_path_factory):
     """Whatever the file, what the fast way accepts the slow way reads alike."""
     path = tmp_path_factory.mktemp("any") / "s.csv"
     path.write_bytes(f"prompt,reward,answer\na,1,\na,1,\n{body}".encode())
-    with pytest.MonkeyPatch.context() as patch, _rows.opened(path) as source:
-        regular = _rows._regular_records(path, 3)
-        patch.setattr(_rows, "_BYTES", block)
-        assert _rows._regular_records(path, 3) == regular
-        batches = _rows.csv_batches(source, ["prompt", "reward", "answer"])
+    with pytest.MonkeyPatch.context() as patch, reading.opened(path) as source:
+        regular = _csv._regular_records(path, 3)
+        patch.setattr(_csv, "BYTES", block)
+        assert _csv._regular_records(path, 3) == regular
+        batches = source.batches(["prompt", "reward", "answer"])
         if batches is None:
             return
         fast = [row for batch in batches for row in batch.with_columns(pl.all().fill_null("")).to_dicts()]
-        slow = [row for _, rows in _rows.csv_chunks(source) for row in rows]
+        slow = [row for _, rows in source.chunks() for row in rows]
     assert fast == slow
 
 
@@ -665,6 +682,16 @@ def row(**cells):
             "prompt: expected Unicode text, got half a surrogate pair",
         ),
         ("s.jsonl", row() + row(answer="\ud800"), 2, "answer: expected Unicode text"),
+        # a JSON array
+        ("s.json", "[\n" + row() + ",\n" + row(reward="x") + "]", 4, "reward: expected a number, got 'x'"),
+        ("s.json", "[" + row() + row() + "]", 2, "a comma or the closing bracket behind an object, got '{'"),
+        ("s.json", "[" + row() + ",]", 2, "broken or truncated JSON (Expecting value"),
+        ("s.json", "[" + row() + ",\n" + row()[:9], 3, "broken or truncated JSON"),
+        ("s.json", "[" + row(), 2, "got the end of the file"),
+        ("s.json", "[\n1]", 2, "line: expected one JSON object, got a number"),
+        ("s.json", "[" + '{"a":' + "[" * 100_000, 1, "JSON out of bounds (nested too deep)"),
+        ("s.json", ("[" + row()).encode() + b', {"prompt": "\xff"}]', 2, "not UTF-8 text"),
+        ("s.json", "[]", None, "prompt column: expected prompt_id or prompt, got no columns"),
         # lists
         (
             "s.jsonl",
@@ -690,16 +717,16 @@ def row(**cells):
             "prompt: expected one prompt per row, got a list of 2",
         ),
         # other files
-        ("s.json", "[" + row().strip() + "]", None, "file: expected one JSON object per line, got a JSON array"),
+        ("s.json", "[" + row() + "]", None, "got 1 prompt with a single answer"),
         (
             "s.txt",
             "once upon a time\n",
             None,
-            "file: expected CSV, JSONL or Parquet (CSV and JSONL also gzipped), got text",
+            "file: expected Parquet, JSONL, JSON, CSV (also gzipped), got text that is none of the 4",
         ),
         ("s.bin", b"\0\1\2,\n", None, "got binary data"),
         ("s.csv", "a,b\n".encode("utf-16-le"), None, "got binary data"),
-        ("s.parquet", b"not parquet", None, "unreadable Parquet: expected 'PAR1' as first bytes, got b'not '"),
+        ("s.parquet", b"not parquet", None, "unreadable Parquet (parquet: File out of specification"),
         ("s.parquet", b"PAR1 cut off", None, "unreadable Parquet ("),
         # too few answers
         (

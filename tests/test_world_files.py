@@ -4,6 +4,7 @@ import gzip
 import json
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,14 +41,17 @@ def test_prompts_may_be_mixed_columns_in_any_order_and_more_of_them(tmp_path):
     np.testing.assert_allclose(np.exp(world.log_reference[0]), [0.25, 0.75], rtol=1e-15)
 
 
-def test_csv_jsonl_and_gzip_say_the_same(tmp_path):
+def test_every_format_says_the_same(tmp_path):
     lines = [dict(zip(HEADER.strip().split(","), row.split(","), strict=True)) for row in GOOD.splitlines()[1:]]
     for line in lines:
         line |= {key: float(line[key]) for key in ("reference", "reward", "gold")}
     jsonl = written(tmp_path, "".join(json.dumps(line) + "\n" for line in lines), "w.jsonl")
     packed = tmp_path / "w.csv.gz"
     packed.write_bytes(gzip.compress(GOOD.encode()))
-    worlds = [load_world(path) for path in (written(tmp_path, GOOD), jsonl, packed)]
+    array = written(tmp_path, json.dumps(lines), "w.json")
+    parquet = tmp_path / "w.parquet"
+    pl.DataFrame(lines).write_parquet(parquet)
+    worlds = [load_world(path) for path in (written(tmp_path, GOOD), jsonl, array, packed, parquet)]
     for world in worlds[1:]:
         assert world.name == worlds[0].name
         assert world.answers == worlds[0].answers
@@ -147,5 +151,5 @@ def test_no_file_and_no_table(tmp_path):
     with pytest.raises(MissingFileError, match=r"none\.csv"):
         load_world(tmp_path / "none.csv")
     (tmp_path / "w.parquet").write_bytes(b"PAR1....PAR1")
-    with pytest.raises(DataError, match="expected CSV or JSONL, got Parquet"):
+    with pytest.raises(DataError, match="unreadable Parquet"):
         load_world(tmp_path / "w.parquet")

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from kleash._checks import message
+from kleash._checks import message, short
 from kleash.errors import MissingColumnError
-from kleash.samples import _rows
-from kleash.samples._cells import label, number, short, text
+from kleash.rows import Source, opened
+from kleash.rows.cells import label, number, text
 from kleash.worlds import World
 
 __all__ = ["COLUMNS", "WorldFile", "load_world", "read_world_file"]
@@ -34,7 +34,7 @@ class WorldFile:
 
 
 def load_world(path: str | Path, *, normalise: bool = False, name: str | None = None) -> World:
-    r"""Read a world from a CSV or JSONL file with one row per prompt and answer.
+    r"""Read a world from a CSV, JSONL, JSON or Parquet file with one row per prompt and answer.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def read_world_file(path: str | Path, *, normalise: bool = False, name: str | No
     prompts: dict[str, list[tuple[str, float, float, float]]] = {}
     seen: dict[tuple[str, str], int] = {}
     first: dict[str, int] = {}
-    with _rows.opened(path) as source:
+    with opened(path) as source:
         for line, row in _records(source):
             prompt, answer = _texts(source, row, line)
             if (prompt, answer) in seen:
@@ -131,21 +131,18 @@ def _world(name: str, prompts: dict[str, list[tuple[str, float, float, float]]])
     )
 
 
-def _records(source: _rows.Source) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Lines and rows; the columns are checked on the first one."""
-    if source.format == "parquet":
-        raise source.error(message("world file", expected="CSV or JSONL", got="Parquet"))
-    if source.format == "csv":
-        _must_have(source, [name.strip() for name in _rows.csv_header(source)], 1)
-    chunks = _rows.csv_chunks(source) if source.format == "csv" else _rows.jsonl_chunks(source)
-    for lines, rows in chunks:
-        for line, row in zip(lines, rows, strict=True):
-            if source.format == "jsonl":
-                _must_have(source, list(row), line)
-            yield line, row
+def _records(source: Source) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Rows with their lines; the columns are checked before the first, or on each one where only rows tell."""
+    stated = source.columns()
+    if stated is not None:
+        _must_have(source, list(stated), 1)
+    for line, row in source.rows():
+        if stated is None:
+            _must_have(source, list(row), line)
+        yield line, row
 
 
-def _must_have(source: _rows.Source, columns: list[str], line: int) -> None:
+def _must_have(source: Source, columns: list[str], line: int) -> None:
     missing = [name for name in COLUMNS if name not in columns]
     if missing:
         there = ", ".join(columns) or "none"
@@ -156,7 +153,7 @@ def _must_have(source: _rows.Source, columns: list[str], line: int) -> None:
         raise MissingColumnError(f"{', '.join(missing)} missing: {said}", path=source.shown, line=line)
 
 
-def _texts(source: _rows.Source, row: dict[str, Any], line: int) -> tuple[str, str]:
+def _texts(source: Source, row: dict[str, Any], line: int) -> tuple[str, str]:
     prompt, answer = label(row["prompt"]), text(row["answer"])
     for name, value in (("prompt", prompt), ("answer", answer)):
         if value is None:
@@ -164,7 +161,7 @@ def _texts(source: _rows.Source, row: dict[str, Any], line: int) -> tuple[str, s
     return str(prompt), str(answer)
 
 
-def _number(source: _rows.Source, row: dict[str, Any], column: str, line: int) -> float:
+def _number(source: Source, row: dict[str, Any], column: str, line: int) -> float:
     cell = row[column]
     try:
         value = number(cell)

@@ -247,7 +247,7 @@ BAD = {
     "truncated JSONL": ([file("s.jsonl", LINE + LINE[:18])], "s.jsonl:2: line: expected one JSON object, got broken"),
     "unequal lists": ([UNEQUAL], "s.jsonl:2: lists in one row: expected equal lengths, got reward 2, gold 1"),
     "unreadable Parquet": ([parquet_cut_short], "s.parquet: unreadable Parquet"),
-    "no Parquet at all": ([file("s.parquet", "prompt,reward\n")], "s.parquet: unreadable Parquet: expected 'PAR1'"),
+    "no Parquet at all": ([file("s.parquet", "prompt,reward\n")], "s.parquet: unreadable Parquet (parquet:"),
     "bad label probability": (
         [file("s.csv", "prompt,reward,gold,label_probability\na,1,1,0.5\na,2,1,0\n")],
         "s.csv:3: label_probability: expected a probability above 0",

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from kleash._checks import message
+from kleash._checks import message, short
 from kleash.errors import DataError, OptionError, ShapeError
-from kleash.samples import _rows
-from kleash.samples._cells import encodes, fault, first_fault, label, short, text
+from kleash.rows import opened
+from kleash.rows.cells import encodes, label, text
 from kleash.samples._columns import FLAGS, Wanted, reward_specs
+from kleash.samples._faults import fault, first_fault
 from kleash.samples._first_steps import nothing_left, sampling_note
 from kleash.samples._table import Table, read_table
 
@@ -190,7 +191,7 @@ def read_samples(
     keep_answers: bool = True,
     stdin: BinaryIO | None = None,
 ) -> Samples:
-    """Read scored samples of the reference from CSV, JSONL or Parquet files, checked to the last row.
+    """Read scored samples of the reference from CSV, JSONL, JSON or Parquet files, checked to the last row.
 
     One row is one answer. A row whose reward is a list is several answers to one prompt: its lists are unrolled,
     its other cells repeated. The content decides what a file is, the extension only in doubt. Rows of one prompt
@@ -203,7 +204,7 @@ def read_samples(
     Parameters
     ----------
     paths
-        Files: .csv, .jsonl (both also .gz), .parquet; ``-`` is standard input.
+        Files: .csv, .jsonl, .json (one array), .parquet, each also as .gz; ``-`` is standard input.
     prompt_column
         What tells the prompts apart; default ``prompt_id``, else ``prompt``. Texts are taken as they are; a whole
         number is its digits, so 1, 1.0 and "1" are one prompt; chat messages are their JSON with sorted keys.
@@ -264,7 +265,7 @@ def read_samples(
     labels: dict[str, int] = {}
     tables: list[Table] = []
     for name in names:
-        with _rows.opened(name, stdin=stdin) as source:
+        with opened(name, stdin=stdin) as source:
             twin = next((t.source.shown for t in tables if t.source.sha256 == source.sha256), None)
             if twin is not None:
                 got = f"the content of {twin} again"

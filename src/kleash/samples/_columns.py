@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kleash._checks import message
+from kleash._checks import message, short
 from kleash.errors import MissingColumnError, OptionError
-from kleash.samples._cells import short
+from kleash.rows import Source
 from kleash.samples._first_steps import recognised, refuse_advantages, reward_column
-from kleash.samples._rows import Source
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kleash._checks import message
+from kleash._checks import message, short
 from kleash.errors import DataError, MissingColumnError, OptionError
-from kleash.samples._cells import number, short
-from kleash.samples._rows import Source
+from kleash.rows import Source
+from kleash.rows.cells import number
 from kleash.trainers import TRAINERS
 
 if TYPE_CHECKING:

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from kleash._checks import message
+from kleash._checks import message, short
 from kleash.errors import MissingColumnError
-from kleash.samples import _cells, _first_steps, _rows
+from kleash.rows import Source
+from kleash.rows import cells as _cells
+from kleash.samples import _faults, _first_steps
 from kleash.samples._columns import Roles, Wanted
 
 if TYPE_CHECKING:
@@ -23,39 +25,50 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def read_table(source: _rows.Source, wanted: Wanted, labels: dict[str, int]) -> Table:
+def read_table(source: Source, wanted: Wanted, labels: dict[str, int]) -> Table:
     """All samples of a file; ``labels`` numbers the prompts of all files and is added to."""
-    reader = {"csv": _read_csv, "jsonl": _read_jsonl, "parquet": _read_parquet}[source.format]
-    table = reader(source, wanted, labels)
+    stated = source.columns()
+    if stated is None:
+        table = _by_rows(source, wanted, labels)
+    else:
+        numeric = {name for name, dtype in stated.items() if dtype is not None and _is_number(dtype)}
+        roles = wanted.resolve(list(stated), source, numeric if source.format.typed else None)
+        table = _by_columns(source, roles, labels)
     if not table.rows:
         raise source.error(message("file", expected="rows", got="none"))
     return table
 
 
-def _read_csv(source: _rows.Source, wanted: Wanted, labels: dict[str, int]) -> Table:
+def _is_number(dtype: pl.DataType) -> bool:
     import polars as pl
 
-    roles = wanted.resolve([name.strip() for name in _rows.csv_header(source)], source)
+    return dtype.is_numeric() or dtype.is_(pl.Boolean)
+
+
+def _by_columns(source: Source, roles: Roles, labels: dict[str, int]) -> Table:
+    """A file that states its columns: whole batches, or row by row from the start at the first doubt."""
+    import polars as pl
+
     table = Table(source=source, roles=roles, labels=labels)
     try:
-        batches = _rows.csv_batches(source, roles.columns)
+        batches = source.batches(roles.columns)
         if batches is not None and all(table.add_frame(batch) for batch in batches):
             return table
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
         pass  # the slow way either reads it or names the line
     table = Table(source=source, roles=roles, labels=labels)
-    for lines, rows in _rows.csv_chunks(source):
+    for lines, rows in source.chunks(roles.columns):
         table.add_rows(lines, rows)
     return table
 
 
-def _read_jsonl(source: _rows.Source, wanted: Wanted, labels: dict[str, int]) -> Table:
+def _by_rows(source: Source, wanted: Wanted, labels: dict[str, int]) -> Table:
     """A key may first appear on the last line: start again whenever one changes which column plays which part."""
     known: dict[str, None] = {}
     roles: Roles | None = None
     while True:
         table = None if roles is None else Table(source=source, roles=roles, labels=labels)
-        for lines, rows in _rows.jsonl_chunks(source):
+        for lines, rows in source.chunks():
             keys = dict.fromkeys(chain.from_iterable(rows))
             if not keys.keys() <= known.keys():
                 known.update(keys)
@@ -72,26 +85,11 @@ def _read_jsonl(source: _rows.Source, wanted: Wanted, labels: dict[str, int]) ->
             return table if table is not None else Table(source=source, roles=wanted.resolve(list(known), source))
 
 
-def _read_parquet(source: _rows.Source, wanted: Wanted, labels: dict[str, int]) -> Table:
-    import polars as pl
-
-    schema = _rows.parquet_schema(source)
-    numeric = {name for name, dtype in schema.items() if dtype.is_numeric() or dtype.is_(pl.Boolean)}
-    roles = wanted.resolve(list(schema), source, numeric)
-    table = Table(source=source, roles=roles, labels=labels)
-    row = 0
-    for batch in _rows.parquet_batches(source, roles.columns):
-        if not table.add_frame(batch):
-            table.add_rows(range(row + 1, row + batch.height + 1), batch.to_dicts())
-        row += batch.height
-    return table
-
-
 @dataclass(kw_only=True)
 class Table:
     """Samples of one file while it is read, in the order of its rows."""
 
-    source: _rows.Source
+    source: Source
     roles: Roles
     labels: dict[str, int] = field(default_factory=dict)
     rows: int = 0
@@ -118,7 +116,7 @@ class Table:
         """Add a batch whose every cell is in order; False, and nothing added, where one is not."""
         import polars as pl
 
-        roles, rows, is_csv = self.roles, frame.height, self.source.format == "csv"
+        roles, rows, is_csv = self.roles, frame.height, not self.source.format.typed
         if roles.kind is not None:
             kept = _first_steps.keep_frame(frame, roles.kind)
             if kept is None:
@@ -174,7 +172,7 @@ class Table:
         reward = roles.weigh([columns[name] for name in roles.reward_columns])
         gold = None if roles.gold is None else columns[roles.gold]
         probability = None if roles.probability is None else columns[roles.probability]
-        if _cells.first_fault(reward, gold, probability) is not None:
+        if _faults.first_fault(reward, gold, probability) is not None:
             return False
         self.reward.append(reward)
         if gold is not None:
@@ -191,14 +189,14 @@ class Table:
 
         if not rows:
             return
-        if self.roles.kind is not None and self.source.format != "csv":
+        if self.roles.kind is not None and self.source.format.typed:
             seen = len(rows)
             lines, rows = _first_steps.keep_rows(lines, rows, self.roles.kind, self.source)
             self.dropped += seen - len(rows)
             self.rows += seen - len(rows)
             if not rows:
                 return
-        if self.source.format == "csv":
+        if not self.source.format.typed:
             frame = pl.DataFrame(
                 {name: pl.Series([row[name] for row in rows], dtype=pl.String) for name in self.roles.columns}
             )
@@ -206,7 +204,7 @@ class Table:
         else:
             added = self._add_together(rows)
         if not added:
-            if self.roles.kind is not None and self.source.format == "csv":
+            if self.roles.kind is not None and not self.source.format.typed:
                 seen = len(rows)
                 lines, rows = _first_steps.keep_rows(lines, rows, self.roles.kind, self.source)
                 self.dropped += seen - len(rows)
@@ -251,7 +249,7 @@ class Table:
         """Add rows one by one: unroll lists, and raise the error of the first row that cannot be used."""
         import polars as pl
 
-        roles, is_csv = self.roles, self.source.format == "csv"
+        roles, is_csv = self.roles, not self.source.format.typed
         codes: list[int] = []
         answers: list[str | None] = []
         values: list[tuple[float, float, float]] = []
@@ -318,20 +316,20 @@ class Table:
             if value is None:
                 self._fail(f"{_named('reward', column)} is missing; drop the row or fill it in", line)
             if not math.isfinite(value):
-                self._fail(_cells.fault(_named("reward", column), "reward", value), line)
+                self._fail(_faults.fault(_named("reward", column), "reward", value), line)
             reward += weight * value
         if not math.isfinite(reward):
-            self._fail(_cells.fault("weighted sum of the rewards", "reward", reward), line)
+            self._fail(_faults.fault("weighted sum of the rewards", "reward", reward), line)
         gold = self._cell(cells, "gold", roles.gold, line)
         gold = math.nan if gold is None else gold
         if math.isinf(gold):
-            self._fail(_cells.fault(_named("gold", roles.gold), "gold", gold), line)
+            self._fail(_faults.fault(_named("gold", roles.gold), "gold", gold), line)
         probability = self._cell(cells, "label_probability", roles.probability, line)
         probability = math.nan if probability is None else probability
         unknown = math.isnan(probability) and (math.isnan(gold) or roles.probability is None)
         if not (0 < probability <= 1 or unknown):
             thing = _named("label_probability", roles.probability)
-            self._fail(_cells.fault(thing, "label_probability", probability), line)
+            self._fail(_faults.fault(thing, "label_probability", probability), line)
         return reward, gold, probability
 
     def _cell(self, cells: dict[str, Any], role: str, column: str | None, line: int) -> float | None:
@@ -340,7 +338,7 @@ class Table:
         try:
             return _cells.number(cell)
         except ValueError:
-            got = repr(_cells.short(cell)) if isinstance(cell, str) else _cells.short(cell)
+            got = repr(short(cell)) if isinstance(cell, str) else short(cell)
             self._fail(message(_named(role, column), expected="a number", got=got, fix="mend or drop the row"), line)
 
     def _must_encode(self, text: str, role: str, line: int) -> None:
@@ -353,7 +351,7 @@ class Table:
 
 def _named(role: str, column: str | None) -> str:
     """A part by its name, with the column that plays it where that is called otherwise."""
-    return role if column in {role, None} else f"{role} (column {_cells.short(column)!r})"
+    return role if column in {role, None} else f"{role} (column {short(column)!r})"
 
 
 def _unroll(columns: dict[str, list[Any]], roles: Roles) -> bool:

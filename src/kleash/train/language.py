@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 from kleash import _checks
 from kleash.config import Within, as_path, as_text, fill
 from kleash.errors import ConfigError, MissingFileError, OptionError
-from kleash.samples import _rows
-from kleash.samples._cells import text
+from kleash.rows import opened
+from kleash.rows.cells import text
 from kleash.train.judges import JudgeSource
 
 __all__ = ["LanguageConfig", "ModelSource", "PromptSource", "TrainingOptions", "read_prompts"]
@@ -63,7 +63,7 @@ class ModelSource:
 
 @dataclass(frozen=True, kw_only=True)
 class PromptSource:
-    """Prompts: a file with one row each (CSV, JSONL), and those that are held out to measure gold on.
+    """Prompts: a file with one row each (CSV, JSONL, JSON, Parquet), and those that are held out to measure gold on.
 
     ``column`` names the prompt's column, further columns go to the judge; ``held_out`` is a share of the rows (the
     last ones) or a file of its own.
@@ -163,21 +163,18 @@ def read_prompts(source: PromptSource) -> tuple[list[dict[str, Any]], list[dict[
 
 def _read_rows(path: Path, column: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     found: list[dict[str, Any]] = []
-    with _rows.opened(path) as source:
-        if source.format == "parquet":
-            raise source.error(_checks.message("prompts", expected="CSV or JSONL", got="Parquet"))
-        for lines, rows in _rows.csv_chunks(source) if source.format == "csv" else _rows.jsonl_chunks(source):
-            for line, row in zip(lines, rows, strict=True):
-                if column not in row:
-                    there = ", ".join(map(str, row)) or "none"
-                    fix = _checks.nearest(column, list(row)) if row else ""
-                    said = _checks.message("columns", expected=repr(column), got=there, fix=fix)
-                    raise source.error(said, line)
-                prompt = text(row[column])
-                if not prompt:
-                    raise source.error(_checks.message(f"column {column!r}", expected="a text", got="nothing"), line)
-                rest = {name: value for name, value in row.items() if name not in (column, "prompts", "completions")}
-                found.append({"prompt": prompt} | rest)
+    with opened(path) as source:
+        for line, row in source.rows():
+            if column not in row:
+                there = ", ".join(map(str, row)) or "none"
+                fix = _checks.nearest(column, list(row)) if row else ""
+                said = _checks.message("columns", expected=repr(column), got=there, fix=fix)
+                raise source.error(said, line)
+            prompt = text(row[column])
+            if not prompt:
+                raise source.error(_checks.message(f"column {column!r}", expected="a text", got="nothing"), line)
+            rest = {name: value for name, value in row.items() if name not in (column, "prompts", "completions")}
+            found.append({"prompt": prompt} | rest)
         if not found:
             raise source.error(_checks.message("prompts", expected="a row per prompt", got="no rows"))
         names = set(found[0])
