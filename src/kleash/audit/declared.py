@@ -115,7 +115,7 @@ def read_config(path: str | Path) -> tuple[Declared, dict[str, Any]]:
     columns = table.pop("columns", None)
     with config.about(path):
         declared, settings = _sorted(table)
-    return declared.updated(columns=columns), settings
+        return declared.updated(columns=columns), settings
 
 
 def _sorted(table: dict[str, Any]) -> tuple[Declared, dict[str, Any]]:
