@@ -3,10 +3,10 @@
 from dataclasses import fields
 
 import pytest
-from kleash.audit.settings import settings_of
 
 from kleash import translate_beta
 from kleash.audit.declared import Declared
+from kleash.audit.logs.settings import settings_of
 from kleash.errors import OptionError
 from kleash.logs import TRAINERS
 
