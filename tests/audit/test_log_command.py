@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from dumps import FAULTS, write_jsonl
 
-from kleash import cli
+from kleash import check, cli
+from kleash.errors import MissingColumnError
+from kleash.logs import read_logs
 
 ROW = {"grad_norm": 1.0, "completion_length": 200.0, "rewards/judge": 0.4, "rewards/accuracy": 0.3, "reward": 0.7}
 
@@ -70,7 +72,22 @@ def test_gold_is_named_by_a_flag(run, tmp_path):
     assert [f["code"] for f in data["findings"] if f["status"] == "problem"] == ["HACKING"]
     code, out, err = run(log, "--gold", "helpfulness")
     assert (code, out) == (2, "")
-    assert "--gold: expected the name of one column" in err
+    assert "gold: expected the name of one column" in err
+
+
+def test_gold_is_one_column_whoever_asks(run, tmp_path):
+    """The flag, `check` and `read_logs` take a name for the same column, and refuse what may be several."""
+    log = state(tmp_path / "a", 0.001, gold=0.0)
+    (read,) = read_logs(log, gold="accuracy")
+    assert read.gold_key == answer(run, log, "--gold", "accuracy")[1]["inputs"][0]["facts"]["gold"]
+    assert np.array_equal(read.gold, read.raw["rewards/accuracy"])
+    for name in ("helpfulness", "rewards"):
+        said = []
+        for ask in (read_logs, check):
+            with pytest.raises(MissingColumnError, match="gold: expected the name of one column") as caught:
+                ask(log, gold=name)
+            said.append(str(caught.value))
+        assert said[0] == said[1]
 
 
 def test_a_declared_or_configured_coefficient_is_held_against_the_log(run, tmp_path):

@@ -12,7 +12,7 @@ from kleash.audit import CheckReport, check
 from kleash.audit.logs import check_logs
 from kleash.audit.logs.facts import facts_of
 from kleash.audit.logs.view import view
-from kleash.errors import OptionError
+from kleash.errors import MissingColumnError
 from logs import (
     LOG_FAULTS,
     WRITERS,
@@ -222,7 +222,7 @@ def test_a_reward_function_of_weight_0_is_gold():
     log = trl_grpo(run, gold=None)
     assert the("HACKING", log)[0].status == "not-run"
     assert problems(log, gold="accuracy") == ["HACKING"]
-    with pytest.raises(OptionError, match="--gold"):
+    with pytest.raises(MissingColumnError, match="gold: expected the name"):
         check_logs([log], gold="nothing_like_it")
 
 

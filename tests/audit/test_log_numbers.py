@@ -11,13 +11,15 @@ from kleash.audit.logs.coefficient import recover
 from kleash.audit.logs.facts import facts_of
 from kleash.audit.logs.ratio_fit import fit_ratio, half_widths
 from kleash.audit.logs.view import view
+from kleash.logs import with_gold
 from logs import FULL, PER_ANSWER_REWARD, PER_TOKEN_LOSS, PER_TOKEN_REWARD, make
 
 REF = "reference"
 
 
 def findings(log, declared=None, gold=None):
-    return {f.code: f for f in findings_of(view(log, declared, gold=gold))}
+    (log,) = [log] if gold is None else with_gold([log], gold)
+    return {f.code: f for f in findings_of(view(log, declared))}
 
 
 def m1():

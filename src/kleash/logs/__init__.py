@@ -8,7 +8,8 @@ not 0.
 
 from __future__ import annotations
 
+from kleash.logs._gold import with_gold
 from kleash.logs._read import read_logs
 from kleash.logs.table import TRAINERS, KLColumn, RunLog
 
-__all__ = ["TRAINERS", "KLColumn", "RunLog", "read_logs"]
+__all__ = ["TRAINERS", "KLColumn", "RunLog", "read_logs", "with_gold"]

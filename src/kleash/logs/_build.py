@@ -25,7 +25,7 @@ from kleash.trainers.options import version_of
 if TYPE_CHECKING:
     from kleash.logs.table import Array
 
-__all__ = ["FIELDS", "Origin", "build", "with_gold"]
+__all__ = ["FIELDS", "Origin", "build"]
 
 FIELDS = (
     "step", "run", "reward", "gold", "coefficient", "length", "entropy", "loss", "policy_loss", "kl", "kl.unit",
@@ -288,40 +288,6 @@ def _column(raw: Mapping[str, Array], key: str, path: Path) -> Array:
     got = f"none of that name among {len(raw)} columns"
     text = _checks.message("column", expected=repr(key), got=got, fix=_checks.nearest(key, list(raw)[:40]))
     raise MissingColumnError(text, path=path)
-
-
-# -------------------------------------------------------------------------------------------------------------- gold
-
-
-def with_gold(logs: Sequence[RunLog], gold: str) -> list[RunLog]:
-    """The logs with the column a caller calls gold; those that have no such column keep what they have.
-
-    Raises
-    ------
-    MissingColumnError
-        No log has it.
-    """
-    out, found = [], False
-    for log in logs:
-        known = names(log.raw)
-        keys = (gold, f"rewards/{gold}/mean", f"rewards/{gold}", f"objective/{gold}_reward")
-        values = log.components.get(gold)
-        if values is None:
-            values = next((log.raw[known[key]] for key in keys if key in known), None)
-        if values is None:
-            values = next((log.raw[key] for key in keys if key in log.raw), None)
-        found = found or values is not None
-        out.append(log if values is None else replace(log, gold=values))
-    if not found:
-        columns = sorted({key for log in logs for key in (*log.components, *log.raw)})
-        text = _checks.message("gold", expected="a column of the log", got=repr(gold), fix=_nearest(gold, columns))
-        raise MissingColumnError(text, path=logs[0].path if logs else None)
-    return out
-
-
-def _nearest(word: str, columns: list[str]) -> str:
-    hint = _checks.nearest(word, columns[:30])
-    return hint + (", ..." if hint.startswith("known") and len(columns) > 30 else "")
 
 
 def unrecognised(path: Path, rows: Sequence[Rows]) -> DataError:

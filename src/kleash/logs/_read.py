@@ -12,9 +12,10 @@ from pathlib import Path
 from kleash import _checks
 from kleash._files import sha256
 from kleash.errors import DataError, MissingFileError
-from kleash.logs._build import Origin, build, unrecognised, with_gold
+from kleash.logs._build import Origin, build, unrecognised
 from kleash.logs._config import ConfigScan, neighbours
 from kleash.logs._console import Record
+from kleash.logs._gold import with_gold
 from kleash.logs._lines import LogFile, head
 from kleash.logs._records import (
     RUN_KEYS,
@@ -58,7 +59,8 @@ def read_logs(
         ``coefficient``, ``length``, ``entropy``, ``loss``, ``policy_loss``, ``kl``, ``component:NAME``, and what the
         KL is: ``kl.unit``, ``kl.estimator``, ``kl.placement``, ``kl.against``.
     gold
-        The column that holds the true quality: a reward function's name or a key.
+        The column that holds the true quality: a key, a reward function (``accuracy`` finds
+        ``rewards/accuracy_reward/mean``), or a part of one name only.
 
     Returns
     -------
@@ -72,7 +74,7 @@ def read_logs(
     DataError
         Nothing in it is a training log, or the file is broken beyond its last line.
     MissingColumnError
-        A mapped column or the gold column does not exist.
+        A mapped column or the gold column does not exist, or several may be meant.
 
     Notes
     -----

@@ -71,6 +71,8 @@ class RunLog:
     reward, gold, coefficient, length, entropy
         Shape (T,), NaN where not recorded, or None where the log has no such column. ``coefficient`` is only ever a
         logged one, never one worked out from other columns.
+    gold_key
+        The column that a caller called gold, or None.
     components
         Mean of each reward function, those of weight 0 among them.
     component_weights
@@ -107,6 +109,7 @@ class RunLog:
     segment: NDArray[np.int64]
     reward: Array | None = None
     gold: Array | None = None
+    gold_key: str | None = None
     coefficient: Array | None = None
     length: Array | None = None
     entropy: Array | None = None

@@ -29,7 +29,7 @@ from kleash.audit.logs import (
 )
 from kleash.audit.logs.facts import facts_of
 from kleash.audit.logs.view import LogView, view
-from kleash.errors import OptionError
+from kleash.logs import with_gold
 
 if TYPE_CHECKING:
     from kleash.frontier import Frontier
@@ -78,10 +78,14 @@ def check_logs(
 
     Raises
     ------
-    OptionError
-        ``gold`` names a column that no log has.
+    MissingColumnError
+        ``gold`` names a column that no log has, or several.
     """
-    views = _views([replace(log, config={**log.config, **flatten(config or {})}) for log in logs], declared, gold)
+    given = [replace(log, config={**log.config, **flatten(config or {})}) for log in logs]
+    times = Counter(log.path for log in given)
+    labels = [log.path if times[log.path] == 1 else f"{log.path}#{log.run}" for log in given]
+    named = given if gold is None else with_gold(given, gold)
+    views = [view(log, declared, label=label) for log, label in zip(named, labels, strict=True)]
     findings = [about(finding, v.label) for v in views for finding in findings_of(v)]
     if len(views) > 1:
         findings += [*upgrades.upgrade_between(views), *sweep.sweeps(views)]
@@ -91,23 +95,6 @@ def check_logs(
 def findings_of(view: LogView) -> list[Finding]:
     """The findings on one log."""
     return run_checks(LOG_CHECKS, view)
-
-
-def _views(logs: list[RunLog], declared: Declared | None, gold: str | None) -> list[LogView]:
-    """Every log as the checks see it; ``gold`` must be in one of them."""
-    views: list[LogView] = []
-    failed: OptionError | None = None
-    times = Counter(log.path for log in logs)
-    for log in logs:
-        label = log.path if times[log.path] == 1 else f"{log.path}#{log.run}"
-        try:
-            views.append(view(log, declared, gold=gold, label=label))
-        except OptionError as error:
-            failed = error
-            views.append(view(log, declared, label=label))
-    if failed is not None and not any(v.gold_name for v in views):
-        raise failed
-    return views
 
 
 def _checked(view: LogView) -> CheckedInput:

@@ -38,7 +38,7 @@ def facts_of(view: LogView) -> dict[str, Any]:
         "kl_transform": None if kl is None else kl.transform,
         "kl_last": float(end.mean()) if end.size else None,
         "kl_against_old_policy": [c.key for c in view.log.kl if c.against == "old-policy"],
-        "gold": view.gold_name,
+        "gold": view.log.gold_key,
         "segments": int(np.unique(view.log.segment).size),
         "notes": list(view.log.notes),
     }

@@ -49,7 +49,7 @@ def hacking(view: LogView, level: float) -> Finding:
     if min(judge.size, gold.size) < 2:
         return cannot_tell(f"{gold.size} rows with gold", fix="score gold at several steps")
     if np.array_equal(judge.values, gold.values):
-        return cannot_tell(f"{view.gold_name or 'gold'} is the judge's own score", fix="another --gold")
+        return cannot_tell(f"{view.log.gold_key or 'gold'} is the judge's own score", fix="another --gold")
     (up, up_se, judge_moved), (moved, moved_se, gold_moved) = _change(judge), _change(gold)
     scale = _scale(judge, gold)
     evidence = Evidence(
@@ -58,7 +58,7 @@ def hacking(view: LogView, level: float) -> Finding:
         gold_gain=moved,
         gold_gain_se=moved_se,
         rows=gold.size,
-        gold=view.gold_name,
+        gold=view.log.gold_key,
         scale=scale,
         level=level,
     )

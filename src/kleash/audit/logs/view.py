@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from kleash._checks import message, nearest
 from kleash.audit.declared import Declared
 from kleash.audit.logs.ratio_fit import half_widths
 from kleash.audit.logs.settings import Settings, settings_of
-from kleash.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,8 +100,6 @@ class LogView:
         What the configuration states.
     declared
         What the user says.
-    gold_name
-        Column that was taken as gold by ``--gold``, or None.
     label
         What its findings are said to be about.
     """
@@ -111,7 +107,6 @@ class LogView:
     log: RunLog
     settings: Settings
     declared: Declared = field(default_factory=Declared)
-    gold_name: str | None = None
     label: str = ""
     memo: dict[Callable[[LogView], Any], Any] = field(default_factory=dict, repr=False, compare=False)
 
@@ -258,48 +253,9 @@ class LogView:
         return bool(c.size) and not np.any(c) and not np.any(self.error(self.coefficient_key, c))
 
 
-def view(log: RunLog, declared: Declared | None = None, *, gold: str | None = None, label: str = "") -> LogView:
-    """A log made ready for the checks.
-
-    Parameters
-    ----------
-    gold
-        Name of a column to take as true quality: a reward function (``accuracy`` finds
-        ``rewards/accuracy_reward/mean``) or any key of the log.
-    label
-        What its findings are said to be about.
-
-    Returns
-    -------
-    LogView
-        The log with its settings read.
-
-    Raises
-    ------
-    OptionError
-        No column, or several, have that name.
-    """
+def view(log: RunLog, declared: Declared | None = None, *, label: str = "") -> LogView:
+    """A log made ready for the checks, its settings read; ``label`` is what findings are said to be about."""
     declared = declared or Declared()
-    name = None
-    if gold is not None:
-        name, values = _gold(log, gold)
-        log = replace(log, gold=values)
-    settings = settings_of(log.trainer, log.config, declared)
-    return LogView(log=log, settings=settings, declared=declared, gold_name=name, label=label)
-
-
-def _gold(log: RunLog, gold: str) -> tuple[str, Floats]:
-    columns = {**log.raw, **log.components}
-    if log.gold is not None:
-        columns.setdefault("gold", log.gold)
-    exact = [k for k in columns if k == gold] or [k for k in log.components if k.lower() == gold.lower()]
-    wanted = gold.lower()
-    spelled = (f"rewards/{wanted}/mean", f"rewards/{wanted}", f"train/rewards/{wanted}/mean", f"eval_{wanted}")
-    exact = exact or [k for k in columns if k.lower() in spelled]
-    part = exact or [k for k in log.components if wanted in k.lower()]
-    part = part or [k for k in log.raw if wanted in k.lower() and not k.endswith("/std")]
-    if len(part) == 1 or exact:
-        return part[0], np.asarray(columns[part[0]], dtype=np.float64)
-    got = f"{gold!r}" + (f", which fits {', '.join(part)}" if part else "")
-    fix = nearest(gold, list(log.components) or list(log.raw))
-    raise OptionError(message("--gold", expected="the name of one column of the log", got=got, fix=fix))
+    return LogView(
+        log=log, settings=settings_of(log.trainer, log.config, declared), declared=declared, label=label or log.path
+    )
