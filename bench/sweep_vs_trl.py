@@ -53,7 +53,9 @@ class Clock:
 
 
 def run_kleash(samples: int, steps: int) -> tuple[float, float]:
-    from kleash.train.lm import PromptSet, train_lm
+    from kleash.train.asking import PromptSet, Task
+    from kleash.train.lm import train_lm
+    from kleash.train.options import Training
     from kleash.train.recipes import recipes
 
     world = recipes()
@@ -62,15 +64,16 @@ def run_kleash(samples: int, steps: int) -> tuple[float, float]:
     clock = Clock()
     train_lm(
         world.model,
-        prompts,
-        judge=world.judge,
-        decode=world.decode,
-        beta=world.betas,
-        eos=[world.eos],
-        max_new_tokens=world.max_new_tokens,
-        steps=steps,
-        samples=samples // N_PROMPTS,
-        final_samples=2,
+        Task(prompts=prompts, judge=world.judge, decode=world.decode, eos=[world.eos]),
+        Training(
+            beta=world.betas,
+            seeds=1,
+            max_new_tokens=world.max_new_tokens,
+            learning_rate=3e-3,
+            steps=steps,
+            samples=samples // N_PROMPTS,
+            final_samples=2,
+        ),
         progress=lambda *_: clock.tick(),
     )
     return clock.per_step()

@@ -53,15 +53,12 @@ LONG_MODULES = {
     "drawing.py",
     "sources.py",
     "__init__.py",
-    "lm_sweep.py",
-    "loop.py",
 }
-LONG_FUNCTIONS = {"train_lm", "sweep_model", "forecast"}
-MANY_PARAMETERS = {"train_lm", "__init__"}
+LONG_FUNCTIONS = {"forecast"}
+MANY_PARAMETERS = {"__init__"}
 SILENT = {
     "animate",
     "best_of_n",
-    "beside_table",
     "blocks",
     "class_probabilities",
     "drift_test",
@@ -77,7 +74,6 @@ SILENT = {
     "inline_svg",
     "judge",
     "kitchen",
-    "load_judge",
     "log_e_above",
     "means",
     "moments",
@@ -87,14 +83,12 @@ SILENT = {
     "penalty_return",
     "plot",
     "read",
-    "reference_samples",
     "reweight",
     "row_status",
     "run_conformance",
     "run_own",
     "run_trl",
     "score",
-    "score_answers",
     "score_tail",
     "settings_of",
     "slope_bounds",

@@ -23,7 +23,7 @@ from kleash import _checks
 from kleash._files import must_be_file
 from kleash.errors import ConfigError, KleashError
 
-__all__ = ["Within", "about", "as_path", "as_text", "fill", "read_table"]
+__all__ = ["Within", "about", "as_path", "as_text", "fill", "read_table", "settle"]
 
 T = TypeVar("T")
 
@@ -222,6 +222,21 @@ def fill(
             raise ConfigError(_checks.message(prefix + key, expected=expected, got="none"))
     read = {key: _value(hints[key], value, prefix + key, folder or Path()) for key, value in content.items()}
     return kind(**given, **read)
+
+
+def settle(made: Any) -> None:
+    """Bring a frozen dataclass that was made in Python to the kinds its annotations name, or refuse it.
+
+    Raises
+    ------
+    ConfigError, OptionError
+        As by `fill`.
+    """
+    for name, hint in typing.get_type_hints(type(made), include_extras=True).items():
+        value = getattr(made, name)
+        if value is not None:
+            plain = list(value) if isinstance(value, tuple) else value
+            object.__setattr__(made, name, _value(hint, plain, name, Path()))
 
 
 def _is_required(field: Field[Any]) -> bool:

@@ -206,7 +206,7 @@ def test_configuration_values(kitchen):
     assert config.training.targets == ("q_proj",)
     assert config.training.options == {"scale_rewards": "none"}
     assert config.model.path == config.folder / "model"
-    assert config.beta == (0.0, 0.5)
+    assert config.training.beta == (0.0, 0.5)
     with pytest.raises(ConfigError, match="rank"):
         read_config(kitchen(training='[training]\nrank = "four"'))
 

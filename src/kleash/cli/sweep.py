@@ -71,11 +71,7 @@ def sweep(
         wrong = "--world" if world is not None else "--set" if settings else ""
         if wrong:
             raise click.UsageError(f"{wrong} belongs to a world, and {configs[0]} trains a model")
-        if "beta" in changes:
-            from kleash import _checks
-
-            changes["beta"] = tuple(_checks.betas(changes["beta"], infinite=False).tolist())
-        asked = dataclasses.replace(asked, **changes)
+        asked = dataclasses.replace(asked, training=dataclasses.replace(asked.training, **changes))
         with live_table() as (move, watch):
             result = sweeping.sweep_language(asked, out=out, resume=resume, progress=move, watch=watch)
         _tell(result, out)

@@ -62,6 +62,10 @@ def load_judge(source: JudgeSource, *, name: str, folder: str | Path = ".", devi
     device
         Where a reward model is to run.
 
+    Returns
+    -------
+    Judge
+
     Raises
     ------
     ConfigError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,10 +14,9 @@ from kleash.errors import ConfigError, MissingFileError, OptionError
 from kleash.rows import opened
 from kleash.rows.cells import text
 from kleash.train.judges import JudgeSource
+from kleash.train.options import Dial, Training
 
-__all__ = ["LanguageConfig", "ModelSource", "PromptSource", "TrainingOptions", "read_prompts"]
-Count = Annotated[int, Within(at_least=1)]
-Above0 = Annotated[float, Within(above=0)]
+__all__ = ["LanguageConfig", "ModelSource", "PromptSource", "read_prompts"]
 
 
 def _gguf(value: Any, name: str, folder: Path) -> Path:
@@ -75,26 +74,14 @@ class PromptSource:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingOptions:
-    """How it is trained; see :func:`kleash.train.lm.train_lm`. ``options`` are those of the objective."""
+class _File(Dial):
+    """The file as it stands: the dial on top, and a table for each of the rest."""
 
-    objective: str = "rloo"
-    options: Mapping[str, Any] = field(default_factory=dict)
-    epochs: Count = 1
-    clip: Above0 = 0.2
-    learning_rate: Above0 = 1e-4
-    schedule: str = "linear"
-    prompts_per_step: Count | None = None
-    prompts_at_once: Count | None = None
-    max_new_tokens: Count = 64
-    temperature: Above0 = 1.0
-    rank: Count = 16
-    alpha: Above0 | None = None
-    targets: str | tuple[str, ...] = "all-linear"
-    evaluate_every: Count = 25
-    final_samples: Annotated[int, Within(at_least=2)] = 16
-    checkpoint_every: Count = 25
-    forecast_samples: Annotated[int, Within(at_least=0)] = 64
+    model: ModelSource
+    judge: JudgeSource
+    prompts: PromptSource
+    gold: JudgeSource | None = None
+    training: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,10 +90,10 @@ class LanguageConfig:
 
     Parameters
     ----------
-    model, judge, gold, prompts, training
+    model, judge, gold, prompts
         The tables of the file; ``gold`` may be missing.
-    beta, seeds, seed, steps, samples
-        As in :func:`kleash.sweep`; ``samples`` are answers per prompt and step.
+    training
+        Its table ``[training]``, and what stands above all tables: beta, seeds, seed, steps, samples.
     folder
         Where relative paths and modules are looked for.
 
@@ -121,12 +108,7 @@ class LanguageConfig:
     judge: JudgeSource
     prompts: PromptSource
     gold: JudgeSource | None = None
-    training: TrainingOptions = TrainingOptions()
-    beta: tuple[Annotated[float, Within(at_least=0)], ...] = (0.0, 0.03, 0.1, 0.3, 1.0)
-    seeds: Count = 2
-    seed: Annotated[int, Within(at_least=0)] = 0
-    steps: Count = 200
-    samples: Annotated[int, Within(at_least=2)] = 8
+    training: Training = field(default_factory=Training)
     folder: Path = Path()
 
     @classmethod
@@ -137,13 +119,19 @@ class LanguageConfig:
         ------
         ConfigError
             An unknown key, a missing table, or a value of the wrong kind.
+        OptionError
+            A value outside its range.
         """
         folder = folder or Path()
-        config = fill(cls, content, folder=folder, given={"folder": folder})
-        if (config.model.path is None) == (config.model.gguf is None):
-            got = "neither" if config.model.path is None else "both"
+        file = fill(_File, content, folder=folder)
+        if (file.model.path is None) == (file.model.gguf is None):
+            got = "neither" if file.model.path is None else "both"
             raise ConfigError(_checks.message("model", expected="path or gguf", got=got))
-        return config
+        dial = {each.name: getattr(file, each.name) for each in fields(Dial)}
+        training = fill(Training, file.training, name="training", given=dial)
+        return cls(
+            model=file.model, judge=file.judge, prompts=file.prompts, gold=file.gold, training=training, folder=folder
+        )
 
 
 def read_prompts(source: PromptSource) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:

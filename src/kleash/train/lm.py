@@ -9,28 +9,29 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from kleash import _checks
 from kleash.errors import OptionError
 from kleash.kl import KLSpec
 from kleash.runs import Run, open_run
-from kleash.train import objectives
 from kleash.train.adapters import GroupedLoRA, attach
-from kleash.train.asking import Judge, PromptSet
+from kleash.train.asking import PromptSet, Task
+from kleash.train.batches import Sampler
 from kleash.train.decoder import Decoder, HeadLimit, head_limit
 from kleash.train.early_stopping import EarlyStop, early_stop
-from kleash.train.loop import Loop, Settings
-from kleash.train.optimiser import GroupedAdam, Schedule
+from kleash.train.loop import Evaluate, Loop
+from kleash.train.optimiser import DECAYS, GroupedAdam
+from kleash.train.options import Training
 from kleash.train.records import Row
 
-__all__ = ["Judge", "LMRun", "PromptSet", "train_lm"]
+__all__ = ["LMRun", "train_lm"]
 
 Floats = NDArray[np.float64]
 
@@ -45,10 +46,8 @@ class LMRun:
 
     Parameters
     ----------
-    beta, seeds
-        The coefficients, shape (B,), and the number of seeds S; policies are group-major, G = B S.
-    adapters, decoder
-        The trained adapters, on the model.
+    sampler
+        The task and what was asked, the model, and the trained adapters on it; policies are group-major, G = B S.
     metrics
         A row per step, beta and seed. The row of a step is about the policy before the step's update; rows of step
         ``steps`` are about the trained policies. ``reward``, ``gold`` (null where it was not asked), ``kl``
@@ -68,10 +67,7 @@ class LMRun:
         ``trained``, ``resumed`` from a checkpoint, or ``read-back`` from a finished run.
     """
 
-    beta: Floats
-    seeds: int
-    adapters: GroupedLoRA
-    decoder: Decoder
+    sampler: Sampler
     metrics: tuple[Row, ...]
     notes: tuple[str, ...]
     early_stopping: EarlyStop | None
@@ -80,9 +76,29 @@ class LMRun:
     run: Run | None
     origin: Literal["trained", "resumed", "read-back"]
 
+    @property
+    def training(self) -> Training:
+        """What was asked; ``prompts_per_step`` is settled."""
+        return self.sampler.training
+
+    @property
+    def adapters(self) -> GroupedLoRA:
+        """The trained adapters, on the model."""
+        return self.sampler.adapters
+
+    @property
+    def beta(self) -> Floats:
+        """The coefficients, (B,)."""
+        return np.asarray(self.training.beta)
+
+    @property
+    def seeds(self) -> int:
+        """Runs per beta, S."""
+        return self.training.seeds
+
     def final(self, name: str) -> Floats:
         """A column of the last rows, shape (B, S); NaN where it was not recorded."""
-        return self.at(int(self.config["steps"]), name)
+        return self.at(self.training.steps, name)
 
     def at(self, step: int, name: str) -> Floats:
         """A column of one step's rows, shape (B, S); NaN where it was not recorded."""
@@ -93,38 +109,10 @@ class LMRun:
 
 def train_lm(
     model: Any,
-    prompts: PromptSet,
+    task: Task,
+    training: Training,
     *,
-    judge: Judge,
-    decode: Callable[[list[int]], str],
-    beta: ArrayLike,
-    eos: Sequence[int],
-    max_new_tokens: int,
-    gold: Judge | None = None,
-    held_out: PromptSet | None = None,
-    seeds: int = 1,
-    seed: int = 0,
-    steps: int = 400,
-    samples: int = 16,
-    prompts_per_step: int | None = None,
-    objective: objectives.Objective = "rloo",
-    options: Mapping[str, Any] | None = None,
-    epochs: int = 1,
-    clip: float = 0.2,
-    learning_rate: float = 3e-3,
-    schedule: Schedule = "linear",
-    clip_above: float | None = 3.0,
-    decays: tuple[float, float] = (0.9, 0.999),
-    rank: int = 16,
-    alpha: float | None = None,
-    targets: Sequence[str] | str = "all-linear",
-    temperature: float = 1.0,
-    evaluate: Callable[[int, GroupedLoRA], Mapping[str, ArrayLike]] | None = None,
-    evaluate_every: int = 25,
-    final_samples: int = 64,
-    checkpoint_every: int = 25,
-    chunk: int | None = None,
-    prompts_at_once: int | None = None,
+    evaluate: Evaluate | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     kind: str = "lm-sweep",
@@ -140,44 +128,13 @@ def train_lm(
     model
         A causal language model of transformers, on its device and in its dtype. It is frozen, and becomes the
         reference; adapters are put on it in place.
-    prompts, held_out
-        Prompts to train on, and others to measure gold on; without the latter gold is measured on the answers of
-        training.
-    judge, gold
-        The score that is optimised, and the true quality that never is. An answer that occurs several times in a step
-        is scored once.
-    decode
-        Token ids of an answer, its end token included, to text.
-    beta
-        Finite coefficients, in reward units per nat (``grpo``: the trainer's own), shape (B,).
-    eos, max_new_tokens
-        Tokens that end an answer, and how many tokens it may have.
-    seeds, seed
-        Independent runs per beta, and the start of all randomness.
-    steps, samples, prompts_per_step
-        Updates; answers per prompt, step and policy; prompts a step (default: all), by a permutation per pass.
-    objective, options, epochs, clip
-        ``rloo``, ``grpo`` or ``dpo`` with their options (:mod:`kleash.train.objectives`); updates per batch, and the
-        limit on probability ratios where there are several.
-    learning_rate, schedule, clip_above, decays
-        See :mod:`kleash.train.optimiser`.
-    rank, alpha, targets
-        See :func:`kleash.train.adapters.attach`.
-    temperature
-        Of sampling. At another value than 1 the answers are not the policy's own: the gradient is no longer that of
-        the objective, and `kl_spec` says so.
-    evaluate, evaluate_every
-        A hook for exact evaluation, called with the step and the adapters every so many steps and after the last; it
-        returns values of shape (G,) by name. Gold is measured at the same steps.
-    final_samples
-        Answers per prompt that the last rows, and rollouts.parquet, are made of.
-    checkpoint_every
-        Steps between checkpoints; also on Ctrl-C and when a judge fails.
-    chunk
-        See :func:`kleash.train.objectives.score`.
-    prompts_at_once
-        How many of a step's prompts are sampled, judged and differentiated at a time; default: all. The gradient is
-        the same to rounding, the memory that of the part; an interrupted run may go on with another number.
+    task
+        Prompts, judges, and how an answer ends and reads.
+    training
+        Betas, seeds, steps, objective, adapters.
+    evaluate
+        A hook for exact evaluation, called with the step and the adapters every ``evaluate_every`` steps and after the
+        last; it returns values of shape (G,) by name. Gold is measured at the same steps.
     out, resume, kind, config, inputs
         A run folder (:mod:`kleash.runs`), whether to go on with what is there, what sort of run it is, and more plain
         data that settles the result and that a run is recognised by.
@@ -191,8 +148,8 @@ def train_lm(
     Raises
     ------
     OptionError, ConfigError
-        A setting outside its range, a layer that is not there, a prompt longer than the model's positions, a folder
-        with something else in it.
+        A layer that is not there, a prompt longer than the model's positions, more prompts a step than there are, a
+        folder with something else in it.
     DataError
         A judge returned something else than one finite number per answer.
     KleashError
@@ -204,97 +161,63 @@ def train_lm(
     the unit of the judge. A constant per prompt drops out of every gradient; leaving out the first answer's score keeps
     rounding from moving policies that have nothing to learn. All seeds see the prompts in one order.
     """
-    betas = np.unique(_checks.betas(beta, infinite=False))
-    settings = Settings(
-        seeds=_checks.integer(seeds, name="seeds", at_least=1),
-        seed=_checks.integer(seed, name="seed", at_least=0),
-        steps=_checks.integer(steps, name="steps", at_least=1),
-        samples=_checks.integer(samples, name="samples", at_least=2),
-        prompts_per_step=_prompts_per_step(prompts_per_step, len(prompts)),
-        max_new_tokens=_checks.integer(max_new_tokens, name="max_new_tokens", at_least=1),
-        eos=tuple(int(token) for token in eos),
-        objective=_objective(objective),
-        options=dict(options or {}),
-        epochs=_checks.integer(epochs, name="epochs", at_least=1),
-        clip=_checks.number(clip, name="clip", above=0),
-        learning_rate=_checks.number(learning_rate, name="learning_rate", above=0),
-        schedule=_schedule(schedule),
-        temperature=_checks.number(temperature, name="temperature", above=0),
-        evaluate_every=_checks.integer(evaluate_every, name="evaluate_every", at_least=1),
-        final_samples=_checks.integer(final_samples, name="final_samples", at_least=2),
-        checkpoint_every=_checks.integer(checkpoint_every, name="checkpoint_every", at_least=1),
-        chunk=chunk,
-        prompts_at_once=None
-        if prompts_at_once is None
-        else _checks.integer(prompts_at_once, name="prompts_at_once", at_least=1),
-    )
+    training = _fitted(training, task)
     decoder = Decoder(model)
-    for name, some in (("prompts", prompts), ("held_out", held_out)):
-        _fits(name, some, decoder, settings.max_new_tokens)
-    index = [which for _ in betas for which in range(settings.seeds)]
-    told = (
-        dict(config or {})
-        | settings.told()
-        | {
-            "beta": betas.tolist(),
-            "rank": rank,
-            "alpha": alpha,
-            "targets": targets if isinstance(targets, str) else list(targets),
-            "clip_above": clip_above,
-            "decays": list(decays),
-            "model_sha256": _fingerprint(model),
-            "prompts_sha256": prompts.digest(),
-            "held_out_sha256": None if held_out is None else held_out.digest(),
-            "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
-        }
-    )
-    run = None
-    if out is not None:
-        run = open_run(out, kind=kind, config=told, resume=resume, versions=_versions())
-    elif resume:
-        raise OptionError(_checks.message("resume", expected="a folder (out) to go on with", got="none"))
+    for name, some in (("prompts", task.prompts), ("held_out", task.held_out)):
+        _must_fit(name, some, decoder, training.max_new_tokens)
+    settled = dict(config or {}) | training.settled() | _recognised_by(model, task)
+    run = _opened(out, kind=kind, config=settled, resume=resume)
     limit = head_limit(model)
-    adapters = attach(model, groups=index, rank=rank, alpha=alpha, targets=targets, seed=settings.seed)
-    adam = GroupedAdam(adapters, clip_above=clip_above, decays=decays)
-    loop = Loop(
-        settings=settings,
-        beta=betas,
-        index=index,
-        prompts=prompts,
-        held_out=held_out,
-        decoder=decoder,
-        adapters=adapters,
-        adam=adam,
-        judge=judge,
-        gold=gold,
-        decode=decode,
-        evaluate=evaluate,
-        run=run,
-        progress=progress,
-        watch=watch,
+    adapters = attach(
+        model,
+        groups=training.seed_index,
+        rank=training.rank,
+        alpha=training.alpha,
+        targets=training.targets,
+        seed=training.seed,
     )
-    origin: Literal["trained", "resumed", "read-back"] = "trained"
-    if run is not None and run.state != "new":
-        origin = loop.restore(run)
-    if origin != "read-back":
-        if run is not None:
-            run.begin(seed=settings.seed, inputs=inputs)
-        loop.train()
+    adam = GroupedAdam(adapters, clip_above=training.clip_above)
+    sampler = Sampler(task=task, training=training, decoder=decoder, adapters=adapters)
+    loop = Loop(sampler=sampler, adam=adam, evaluate=evaluate, run=run, progress=progress, watch=watch)
+    origin = _run_through(loop, inputs)
     heads = {name for name, module in model.named_modules() if module is model.get_output_embeddings()}
-    notes = _notes(loop.rows, None if heads & set(adapters.names) else limit)
     return LMRun(
-        beta=betas,
-        seeds=settings.seeds,
-        adapters=adapters,
-        decoder=decoder,
+        sampler=sampler,
         metrics=tuple(loop.rows),
-        notes=notes,
+        notes=_notes(loop.rows, None if heads & set(adapters.names) else limit),
         early_stopping=early_stop(loop.rows),
-        kl_spec=KLSpec(estimator="full", sampler="policy" if settings.temperature == 1.0 else "behavior"),
-        config=told,
+        kl_spec=KLSpec(estimator="full", sampler="policy" if training.temperature == 1.0 else "behavior"),
+        config=settled,
         run=run,
         origin=origin,
     )
+
+
+def _fitted(training: Training, task: Task) -> Training:
+    """The same with as many prompts a step as there are, if nothing was said of them."""
+    size, asked = len(task.prompts), training.prompts_per_step
+    if asked is not None and asked > size:
+        raise OptionError(_checks.message("prompts_per_step", expected=f"at most the {size} prompts", got=asked))
+    return replace(training, prompts_per_step=asked or size)
+
+
+def _opened(out: str | Path | None, *, kind: str, config: Mapping[str, Any], resume: bool) -> Run | None:
+    if out is not None:
+        return open_run(out, kind=kind, config=config, resume=resume, versions=_versions())
+    if resume:
+        raise OptionError(_checks.message("resume", expected="a folder (out) to go on with", got="none"))
+    return None
+
+
+def _run_through(loop: Loop, inputs: Sequence[Mapping[str, Any]]) -> Literal["trained", "resumed", "read-back"]:
+    """Train what is left to train, and say how much of it was there."""
+    run = loop.run
+    origin = "trained" if run is None or run.state == "new" else loop.restore(run)
+    if origin != "read-back":
+        if run is not None:
+            run.begin(seed=loop.training.seed, inputs=inputs)
+        loop.train()
+    return origin
 
 
 def _notes(rows: list[Row], limit: HeadLimit | None) -> tuple[str, ...]:
@@ -309,34 +232,32 @@ def _notes(rows: list[Row], limit: HeadLimit | None) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _fits(name: str, some: PromptSet | None, decoder: Decoder, new: int) -> None:
+def _must_fit(name: str, some: PromptSet | None, decoder: Decoder, new: int) -> None:
     """No prompt may run past the model's positions, nor use a token it does not have."""
     most = decoder.max_positions
     for number, ids in enumerate([] if some is None else some.ids):
-        told = f"prompt {number} of {name} ({(some.texts[number] if some else '')!r:.40})"
+        prompt = f"prompt {number} of {name} ({(some.texts[number] if some else '')!r:.40})"
         if most is not None and len(ids) + new > most:
             fix = "shorten it, or lower max_new_tokens"
             got = f"{len(ids)} tokens and {new} new ones"
-            raise OptionError(_checks.message(told, expected=f"at most {most} positions", got=got, fix=fix))
+            raise OptionError(_checks.message(prompt, expected=f"at most {most} positions", got=got, fix=fix))
         if not ids or not 0 <= min(ids) <= max(ids) < decoder.vocabulary:
             got = "none" if not ids else f"{min(ids)} to {max(ids)}"
-            raise OptionError(_checks.message(told, expected=f"token ids from 0 to {decoder.vocabulary - 1}", got=got))
+            raise OptionError(
+                _checks.message(prompt, expected=f"token ids from 0 to {decoder.vocabulary - 1}", got=got)
+            )
 
 
-def _prompts_per_step(value: int | None, size: int) -> int:
-    if value is None:
-        return size
-    if _checks.integer(value, name="prompts_per_step", at_least=1) > size:
-        raise OptionError(_checks.message("prompts_per_step", expected=f"at most the {size} prompts", got=value))
-    return value
-
-
-def _objective(name: str) -> objectives.Objective:
-    return _checks.choice(name, objectives.OBJECTIVES, name="objective")  # type: ignore[return-value]
-
-
-def _schedule(name: str) -> Schedule:
-    return _checks.choice(name, ("linear", "constant"), name="schedule")  # type: ignore[return-value]
+def _recognised_by(model: Any, task: Task) -> dict[str, Any]:
+    """What tells a run from one with another model or other prompts."""
+    return {
+        "eos": [int(token) for token in task.eos],
+        "decays": list(DECAYS),
+        "model_sha256": _fingerprint(model),
+        "prompts_sha256": task.prompts.digest(),
+        "held_out_sha256": None if task.held_out is None else task.held_out.digest(),
+        "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
+    }
 
 
 def _fingerprint(model: Any) -> str:

@@ -7,6 +7,7 @@ answers to prompts that were held out. In both, samples of the untouched referen
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,33 +17,39 @@ from numpy.typing import ArrayLike, NDArray
 from kleash import _checks
 from kleash._version import version
 from kleash.errors import OptionError
-from kleash.forecasting.forecast import forecast as forecast_samples
 from kleash.frontier import Estimates, Frontier, Gold, Replicates, exact_frontier
 from kleash.samples import Samples
-from kleash.train.asking import Judge, PromptSet, ask
-from kleash.train.decoder import pad_left
-from kleash.train.early_stopping import EarlyStop
-from kleash.train.judges import guarded, load_judge
+from kleash.train.asking import Judge, PromptSet, Task, ask
+from kleash.train.judges import JudgeSource, guarded, load_judge
 from kleash.train.language import LanguageConfig, read_prompts
 from kleash.train.lm import LMRun, train_lm
 from kleash.train.models import load_model
-from kleash.train.recipes import BETAS, policy_log_probs, recipes
+from kleash.train.options import Training
+from kleash.train.recipes import BETAS, LENGTH, Recipes, policy_log_probs, recipes
+from kleash.train.reference import forecast_before, reference_samples
 from kleash.train.result import SweepResult, over_seeds, read_back, shown_answers, world_frontier, write
-from kleash.train.rollout import rollout, uniforms
 from kleash.train.streams import Purpose
 from kleash.train.tabular import Progress
 from kleash.window import find_window
 
-__all__ = ["Watch", "reference_samples", "sweep_model", "sweep_recipes"]
+__all__ = ["Watch", "sweep_model", "sweep_recipes"]
 
 Floats = NDArray[np.float64]
 Watch = Callable[[int, Sequence[Mapping[str, Any]]], None]
 """Called with each step and its rows: ``beta``, ``seed``, ``reward``, ``gold``, ``kl``, ..."""
 
-RECIPES_STEPS, RECIPES_SAMPLES = 300, 21
-"""Three dishes and 21 answers to each: 63 answers a step. Half the steps leave twice the gap."""
-FORECAST_SAMPLES = 64
-"""Answers of the reference to each prompt behind the forecast."""
+_COOKING = Training(
+    beta=BETAS,
+    seeds=3,
+    steps=300,
+    samples=21,
+    max_new_tokens=LENGTH,
+    learning_rate=3e-3,
+    evaluate_every=1,
+    final_samples=64,
+)
+"""Three dishes and 21 answers to each: 63 answers a step. Half the steps leave twice the gap. Without a penalty it is
+over within ten steps, so each is looked at."""
 _SHOWN = 3  # answers per beta
 
 
@@ -67,30 +74,19 @@ def sweep_recipes(
         Rows, optimum and gap are exact, by enumeration of every answer; the forecast is from 64 answers of the
         reference to each dish.
     """
-    given = dict(settings or {})
-    for name in given:
-        if name not in ("oversalt", "love"):
-            raise OptionError(f"unknown setting {name!r} of the recipes; {_checks.nearest(name, ['oversalt', 'love'])}")
-    house = recipes(
-        **{name: _checks.number(value, name=name) for name, value in given.items()}  # type: ignore[arg-type]
-    )
-    betas = np.unique(_checks.betas(BETAS if beta is None else beta, infinite=False))
-    prompts = PromptSet(ids=house.prompt_ids, texts=house.prompts)
+    given: dict[str, Any] = {"beta": beta, "seeds": seeds, "seed": seed, "steps": steps, "samples": samples}
+    house = _house(settings or {})
     world = house.world  # before adapters are put on its model
     run = train_lm(
         house.model,
-        prompts,
-        judge=guarded(house.judge, name="judge"),
-        gold=guarded(house.gold, name="gold"),
-        decode=house.decode,
-        beta=betas,
-        eos=[house.eos],
-        max_new_tokens=house.max_new_tokens,
-        seeds=seeds,
-        seed=seed,
-        steps=RECIPES_STEPS if steps is None else steps,
-        samples=RECIPES_SAMPLES if samples is None else samples,
-        evaluate_every=1,  # without a penalty it is over within ten steps
+        Task(
+            prompts=PromptSet(ids=house.prompt_ids, texts=house.prompts),
+            judge=guarded(house.judge, name="judge"),
+            gold=guarded(house.gold, name="gold"),
+            decode=house.decode,
+            eos=[house.eos],
+        ),
+        replace(_COOKING, **{name: value for name, value in given.items() if value is not None}),
         out=out,
         resume=resume,
         kind="sweep",
@@ -101,35 +97,23 @@ def sweep_recipes(
     if run.origin == "read-back" and run.run is not None:
         return read_back(run.run)
     log_policy = policy_log_probs(house.model, groups=run.adapters.groups)
-    log_policy = log_policy.reshape(betas.size, seeds, *world.reward.shape)
-    frontier = world_frontier(world, betas, log_policy, config=run.config)
-    drawn = reference_samples(
+    log_policy = log_policy.reshape(run.beta.size, run.seeds, *world.reward.shape)
+    return _written(
         run,
-        prompts,
-        judge=house.judge,
-        gold=house.gold,
-        decode=house.decode,
-        key=(Purpose.REFERENCE, 0, 0),
-        index=[0],
-        samples=FORECAST_SAMPLES,
-    )
-    result = SweepResult(
         world="recipes",
-        frontier=frontier,
-        optimum=exact_frontier(world, betas),
-        verdict=find_window(frontier),
-        answers=shown_answers(world, betas, log_policy, seed=seed),
-        history=None,
-        config=run.config,
-        origin=run.origin,
-        metrics=run.metrics,
-        forecast=_forecast(drawn, betas, prompts_are="fixed", seed=seed),
-        early_stopping=_early(run.early_stopping),
-        remarks=_remarks(run),
+        frontier=world_frontier(world, run.beta, log_policy, config=run.config),
+        forecast=forecast_before(run, prompts="fixed"),
+        optimum=exact_frontier(world, run.beta),
+        answers=shown_answers(world, run.beta, log_policy, seed=run.training.seed),
     )
-    if run.run is not None:
-        write(run.run, result)
-    return result
+
+
+def _house(settings: Mapping[str, float]) -> Recipes:
+    names = ("oversalt", "love")
+    for name in settings:
+        if name not in names:
+            raise OptionError(f"unknown setting {name!r} of the recipes; {_checks.nearest(name, names)}")
+    return recipes(**{name: _checks.number(value, name=name) for name, value in settings.items()})  # type: ignore[arg-type]
 
 
 def sweep_model(
@@ -161,47 +145,13 @@ def sweep_model(
     DataError
         A judge that fails; the run can be resumed.
     """
-    training = config.training
     model, tokenizer, device = load_model(config.model)
-    judge = load_judge(config.judge, name="judge", folder=config.folder, device=device)
-    gold = None if config.gold is None else load_judge(config.gold, name="gold", folder=config.folder, device=device)
-    rows, apart, inputs = read_prompts(config.prompts)
     chat = config.model.chat if config.model.chat is not None else getattr(tokenizer, "chat_template", None) is not None
-    prompts = _prompt_set(rows, tokenizer, chat=chat)
-    held_out = _prompt_set(apart, tokenizer, chat=chat) if apart else None
-
-    def decode(ids: list[int]) -> str:
-        return str(tokenizer.decode(ids, skip_special_tokens=True))
-
+    task, inputs = _task(config, model, tokenizer, device=device, chat=chat)
     run = train_lm(
         model,
-        prompts,
-        judge=judge,
-        gold=gold,
-        held_out=held_out,
-        decode=decode,
-        beta=config.beta,
-        eos=_ends(model, tokenizer),
-        max_new_tokens=training.max_new_tokens,
-        seeds=config.seeds,
-        seed=config.seed,
-        steps=config.steps,
-        samples=config.samples,
-        prompts_per_step=training.prompts_per_step,
-        prompts_at_once=training.prompts_at_once,
-        objective=training.objective,  # type: ignore[arg-type]
-        options=training.options,
-        epochs=training.epochs,
-        clip=training.clip,
-        learning_rate=training.learning_rate,
-        schedule=training.schedule,  # type: ignore[arg-type]
-        rank=training.rank,
-        alpha=training.alpha,
-        targets=training.targets,
-        temperature=training.temperature,
-        evaluate_every=training.evaluate_every,
-        final_samples=training.final_samples,
-        checkpoint_every=training.checkpoint_every,
+        task,
+        config.training,
         out=out,
         resume=resume,
         kind="sweep",
@@ -217,120 +167,84 @@ def sweep_model(
     )
     if run.origin == "read-back" and run.run is not None:
         return read_back(run.run)
-    some = prompts if held_out is None else held_out
-    ask_all: dict[str, Any] = {"judge": judge, "gold": gold, "decode": decode}
-    untouched = [
+    return _written(
+        run,
+        world=Path(str(config.model.path or config.model.gguf)).name,
+        frontier=_sampled_frontier(run, _untouched(run)),
+        forecast=forecast_before(run, prompts="sampled"),
+        answers=_sampled_answers(run),
+        inputs=inputs,
+    )
+
+
+def _task(
+    config: LanguageConfig, model: Any, tokenizer: Any, *, device: str, chat: bool
+) -> tuple[Task, list[dict[str, Any]]]:
+    """Prompts and judges that a configuration names, and the files that were read."""
+
+    def judge(source: JudgeSource, name: str) -> Judge:
+        return load_judge(source, name=name, folder=config.folder, device=device)
+
+    score = judge(config.judge, "judge")
+    gold = None if config.gold is None else judge(config.gold, "gold")
+    rows, apart, inputs = read_prompts(config.prompts)
+    task = Task(
+        prompts=_prompt_set(rows, tokenizer, chat=chat),
+        held_out=_prompt_set(apart, tokenizer, chat=chat) if apart else None,
+        judge=score,
+        gold=gold,
+        decode=lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)),
+        eos=_ends(model, tokenizer),
+    )
+    return task, inputs
+
+
+def _untouched(run: LMRun) -> list[Samples]:
+    """Answers of the reference for each seed, with the random numbers of the last evaluation."""
+    training = run.training
+    return [
         reference_samples(
             run,
-            some,
-            **ask_all,
-            key=(Purpose.EVALUATION, config.steps, 0),
-            index=[s],
+            run.sampler.task.measured,
+            key=(Purpose.EVALUATION, training.steps, 0),
+            index=[which],
             samples=training.final_samples,
-            each=config.samples,
+            each=training.samples,
         )
-        for s in range(config.seeds)
+        for which in range(run.seeds)
     ]
-    frontier = _sampled_frontier(run, untouched)
-    before = None
-    if training.forecast_samples >= 2:
-        drawn = reference_samples(
-            run, some, **ask_all, key=(Purpose.REFERENCE, 0, 0), index=[0], samples=training.forecast_samples
-        )
-        before = _forecast(drawn, run.beta, prompts_are="sampled", seed=config.seed)
+
+
+def _written(
+    run: LMRun,
+    *,
+    world: str,
+    frontier: Frontier,
+    forecast: Frontier | None,
+    answers: tuple[Mapping[str, Any], ...],
+    optimum: Frontier | None = None,
+    inputs: Sequence[Mapping[str, Any]] = (),
+) -> SweepResult:
+    """The result, in the run folder too if there is one; stopping early stands by the dial only without a penalty."""
+    early = run.early_stopping
     result = SweepResult(
-        world=Path(str(config.model.path or config.model.gguf)).name,
+        world=world,
         frontier=frontier,
-        optimum=None,
+        optimum=optimum,
         verdict=find_window(frontier),
-        answers=_sampled_answers(run, some, judge=judge, gold=gold, decode=decode),
+        answers=answers,
         history=None,
         config=run.config,
         inputs=tuple(inputs),
         origin=run.origin,
         metrics=run.metrics,
-        forecast=before,
-        early_stopping=_early(run.early_stopping),
-        remarks=_remarks(run),
+        forecast=forecast,
+        early_stopping=None if early is None else early.to_dict(),
+        remarks=run.notes if early is None or early.beta > 0 else (*run.notes, str(early)),
     )
     if run.run is not None:
         write(run.run, result)
     return result
-
-
-def reference_samples(
-    run: LMRun,
-    prompts: PromptSet,
-    *,
-    judge: Judge,
-    gold: Judge | None,
-    decode: Callable[[list[int]], str],
-    key: tuple[Purpose, int, int],
-    index: Sequence[int],
-    samples: int,
-    each: int | None = None,
-) -> Samples:
-    """Scored answers of the untouched reference: what a forecast needs, and what a gain is measured against.
-
-    Parameters
-    ----------
-    run
-        A training run; its adapters are switched off.
-    prompts, samples
-        Which prompts, and how many answers to each.
-    judge, gold, decode
-        As in :func:`kleash.train.lm.train_lm`.
-    key, index
-        Which stream of random numbers (purpose, step, piece), and of which seed.
-    each
-        Answers per prompt that are drawn together, and so which random numbers an answer gets: with those of training
-        the last evaluation's own. ``samples`` is rounded up to a multiple; default: all together.
-    """
-    purpose, step, piece = key
-    texts: list[str] = []
-    place: list[int] = []
-    ids: list[list[int]] = []
-    per_step = int(run.config["prompts_per_step"])
-    each = samples if each is None else each
-    starts = list(range(0, len(prompts), per_step)) * -(-samples // each)
-    for number, start in enumerate(starts):
-        which = list(range(start, min(start + per_step, len(prompts))))
-        uniform = uniforms(
-            seed=int(run.config["seed"]),
-            index=index,
-            step=step,
-            rows=len(which) * each,
-            length=int(run.config["max_new_tokens"]),
-            piece=piece + number,
-            purpose=purpose,
-        )
-        with run.adapters.reference():
-            rolled = rollout(
-                run.decoder,
-                run.adapters,
-                pad_left([prompts.ids[i] for i in which], device=run.decoder.device),
-                uniform=uniform,
-                eos=run.config["eos"],
-                temperature=float(run.config["temperature"]),
-            )
-        sizes = rolled.mask[0].sum(dim=1).tolist()
-        answers = [row[:n] for row, n in zip(rolled.tokens[0].tolist(), sizes, strict=True)]
-        ids += answers
-        texts += [decode(row) for row in answers]
-        place += [which[i] for i in rolled.prompt.tolist()]
-    columns = {name: [values[i] for i in place] for name, values in prompts.columns.items()}
-    asked = [prompts.texts[i] for i in place]
-    reward = ask(judge, "judge", asked, texts, ids, columns)
-    quality = None if gold is None else ask(gold, "gold", asked, texts, ids, columns)
-    return Samples.from_arrays(place, reward, gold=quality, answer=texts)
-
-
-def _forecast(drawn: Samples, beta: Floats, *, prompts_are: str, seed: int) -> Frontier | None:
-    """The forecast at the trained betas above 0; None where there are none, or scores that do not differ."""
-    above = beta[beta > 0]
-    if not above.size or np.ptp(drawn.reward) == 0:
-        return None
-    return forecast_samples(drawn, beta=above, prompts=prompts_are, seed=seed).frontier  # type: ignore[arg-type]
 
 
 def _sampled_frontier(run: LMRun, untouched: Sequence[Samples]) -> Frontier:
@@ -373,45 +287,28 @@ def _one(values: Floats) -> Estimates:
     return over_seeds(values[None, :])[0]
 
 
-def _sampled_answers(
-    run: LMRun, prompts: PromptSet, *, judge: Judge, gold: Judge | None, decode: Callable[[list[int]], str]
-) -> tuple[Mapping[str, Any], ...]:
+def _sampled_answers(run: LMRun) -> tuple[Mapping[str, Any], ...]:
     """A few answers of every beta's policies, the seeds taking turns."""
+    sampler, task, prompts = run.sampler, run.sampler.task, run.sampler.task.measured
     which = list(range(min(_SHOWN, len(prompts))))
-    groups = run.adapters.groups
-    index = list(range(run.seeds)) * run.beta.size
-    uniform = uniforms(
-        seed=int(run.config["seed"]),
-        index=index,
-        step=0,
-        rows=len(which),
-        length=int(run.config["max_new_tokens"]),
-        piece=1,
-        purpose=Purpose.REFERENCE,
+    uniform = sampler.uniform((Purpose.REFERENCE, 0, 1), rows=len(which))
+    rolled = sampler.roll(sampler.padded(prompts, which), uniform)
+    chosen = [(b, prompt, b * run.seeds + prompt % run.seeds) for b in range(run.beta.size) for prompt in which]
+    ids = [rolled.tokens[g, row, : int(rolled.mask[g, row].sum())].tolist() for _, row, g in chosen]
+    place = [prompt for _, prompt, _ in chosen]
+    answers = [task.decode(row) for row in ids]
+    reward = ask(task.judge, "judge", prompts, place, answers=answers, ids=ids)
+    gold = None if task.gold is None else ask(task.gold, "gold", prompts, place, answers=answers, ids=ids).tolist()
+    return tuple(
+        {
+            "beta": float(run.beta[b]),
+            "prompt": prompts.texts[prompt],
+            "answer": answers[i],
+            "reward": float(reward[i]),
+            "gold": None if gold is None else gold[i],
+        }
+        for i, (b, prompt, _) in enumerate(chosen)
     )
-    asked = pad_left([prompts.ids[i] for i in which], device=run.decoder.device)
-    rolled = rollout(
-        run.decoder,
-        run.adapters,
-        asked,
-        uniform=uniform,
-        eos=run.config["eos"],
-        temperature=float(run.config["temperature"]),
-    )
-    found = []
-    for row, prompt in enumerate(which):
-        for b, beta in enumerate(run.beta.tolist()):
-            group = b * run.seeds + row % run.seeds
-            assert group < groups
-            ids = rolled.tokens[group, row, : int(rolled.mask[group, row].sum())].tolist()
-            found.append((b, prompt, ids, {"beta": beta, "prompt": prompts.texts[prompt], "answer": decode(ids)}))
-    found.sort(key=lambda item: item[:2])
-    columns = {name: [values[item[1]] for item in found] for name, values in prompts.columns.items()}
-    texts, answers = [item[3]["prompt"] for item in found], [item[3]["answer"] for item in found]
-    ids_of = [item[2] for item in found]
-    reward = ask(judge, "judge", texts, answers, ids_of, columns).tolist()
-    quality = [None] * len(found) if gold is None else ask(gold, "gold", texts, answers, ids_of, columns).tolist()
-    return tuple(item[3] | {"reward": r, "gold": g} for item, r, g in zip(found, reward, quality, strict=True))
 
 
 def _prompt_set(rows: list[dict[str, Any]], tokenizer: Any, *, chat: bool) -> PromptSet:
@@ -433,13 +330,3 @@ def _ends(model: Any, tokenizer: Any) -> list[int]:
         ends = getattr(holder, "eos_token_id", None)
         found += ends if isinstance(ends, list) else [] if ends is None else [ends]
     return sorted({int(token) for token in found})
-
-
-def _early(stop: EarlyStop | None) -> Mapping[str, Any] | None:
-    return None if stop is None else stop.to_dict()
-
-
-def _remarks(run: LMRun) -> tuple[str, ...]:
-    """What training had to say; stopping early stands beside the dial only where there is no penalty."""
-    early = run.early_stopping
-    return run.notes if early is None or early.beta > 0 else (*run.notes, str(early))

@@ -20,10 +20,8 @@ from kleash import _checks
 from kleash.errors import OptionError, ShapeError
 
 __all__ = [
-    "OBJECTIVES",
     "GRPOPenalty",
     "Head",
-    "Objective",
     "RLOOPenalty",
     "RewardScale",
     "Scores",
@@ -35,15 +33,12 @@ __all__ = [
 
 Head = Callable[[Tensor], Tensor]
 """Hidden states (G, M, d) to logits (G, M, V)."""
-Objective = Literal["rloo", "grpo", "dpo"]
-"""Which loss."""
 RLOOPenalty = Literal["k1", "own-k1", "full"]
 """How :func:`rloo_loss` estimates the gradient of the KL."""
 GRPOPenalty = Literal["k3", "k3-corrected"]
 """The KL term of :func:`grpo_loss`."""
 RewardScale = Literal["group", "none"]
 """Whether :func:`grpo_loss` divides advantages by the SD within their prompt."""
-OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
 _PIECE = 2**23
 """Logits that live at a time by default, 32 MB in float32: as small as it can be while the C library hands memory back

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from kleash.train.adapters import GroupedLoRA
+from kleash.train.options import Schedule
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["GroupedAdam", "Schedule", "rate"]
+__all__ = ["DECAYS", "GroupedAdam", "rate"]
 
-Schedule = Literal["linear", "constant"]
-"""How the learning rate goes: down to 0 in a straight line, or not at all."""
+DECAYS = (0.9, 0.999)
+"""Adam's two. A short memory of squared gradients (0.95) lets every policy stop 4 to 6 % short of its optimum in the
+recipes, at any learning rate; with 0.999 it comes within 1 %."""
 
 _MEMORY = 0.95
 """Decay of the running mean square of a group's gradient norms, about the last 20 steps."""
@@ -36,25 +38,20 @@ class GroupedAdam:
     clip_above
         A group's gradient is shortened to this many times the root mean square of its last norms; None: never. In
         these terms the reward's unit does not matter, as it does not to Adam.
-    decays
-        Adam's two decays. A short memory of squared gradients (0.95) lets every policy stop 4 to 6 % short of its
-        optimum in the recipes, at any learning rate; with 0.999 it comes within 1 %.
 
     References
     ----------
     Kingma, Ba 2015, arXiv 1412.6980, algorithm 1.
     """
 
-    def __init__(
-        self, adapters: GroupedLoRA, *, clip_above: float | None = 3.0, decays: tuple[float, float] = (0.9, 0.999)
-    ) -> None:
+    def __init__(self, adapters: GroupedLoRA, *, clip_above: float | None) -> None:
         self.adapters = adapters
         self.clip_above = clip_above
         self.usual = torch.zeros(adapters.groups, device=adapters.values.device)
         self.steps = 0
         adapters.values.grad = adapters.gradients
         self._adam = torch.optim.Adam(
-            [adapters.values], lr=0.0, eps=_EPSILON, betas=decays, fused=adapters.values.device.type in ("cpu", "cuda")
+            [adapters.values], lr=0.0, eps=_EPSILON, betas=DECAYS, fused=adapters.values.device.type in ("cpu", "cuda")
         )
         self._start(torch.zeros_like(adapters.values), torch.zeros_like(adapters.values), 0)
 

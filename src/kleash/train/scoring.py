@@ -74,6 +74,10 @@ def score_answers(
         What :func:`distinct` and :func:`reference_hidden` gave for them, where that is known already.
     chunk
         See :func:`kleash.train.objectives.score`.
+
+    Returns
+    -------
+    Scores
     """
     groups, rows, length = rolled.tokens.shape
     if ref_hidden is None:
