@@ -52,7 +52,6 @@ LONG_MODULES = {
     "forecast.py",
     "trl.py",
     "drawing.py",
-    "sources.py",
     "__init__.py",
     "lm_sweep.py",
     "loop.py",
