@@ -184,13 +184,14 @@ def test_rows_without_gold_keep_the_columns():
 
 def test_to_dict_is_plain_data_without_replicates():
     content = frontier().to_dict()
-    assert list(content) == ["schema", "source", "rows", "reference", "gold_range", "provenance"]
-    assert content["schema"] == 1
+    assert list(content) == ["schema", "kind", "source", "measured", "rows", "reference", "gold_range", "provenance"]
+    assert (content["schema"], content["kind"]) == (2, "frontier")
     assert content["reference"] == {
         "reward": 0.9, "reward_se": 0.1, "reward_lo": 0.7, "reward_hi": 1.1,
         "gold": 0.3, "gold_se": 0.1, "gold_lo": 0.3 - 0.2, "gold_hi": 0.5,
     }  # fmt: skip
     assert json.loads(_files.dump_json(content)) == content
+    assert content.keys() | {"replicates"} == frontier().to_dict(replicates=True).keys()
     without = frontier(gold=None, replicates=None).to_dict()
     assert without["reference"]["gold"] is None
 
@@ -467,8 +468,8 @@ def test_damaged_content(tmp_path, damage):
 def test_a_newer_schema_is_named(tmp_path):
     frontier().save(tmp_path / "t.json")
     content = json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))
-    (tmp_path / "t.json").write_text(json.dumps({**content, "schema": 2}))
-    assert refused(tmp_path / "t.json").endswith("is a frontier of schema 2, this kleash reads 1")
+    (tmp_path / "t.json").write_text(json.dumps({**content, "schema": 3}))
+    assert refused(tmp_path / "t.json").endswith("is of schema 3, this kleash reads 1 and 2")
 
 
 @pytest.mark.parametrize("name", ["t.json", "t.parquet"])

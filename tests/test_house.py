@@ -51,7 +51,6 @@ LONG_MODULES = {
     "forecast.py",
     "trl.py",
     "drawing.py",
-    "sources.py",
     "__init__.py",
 }
 LONG_FUNCTIONS = {"forecast"}

@@ -42,7 +42,7 @@ def test_what_was_written_is_read_again(tmp_path):
     finished(tmp_path / "r")
     run = read_run(tmp_path / "r")
     assert (run.kind, run.state, run.config) == ("sweep", "finished", CONFIG)
-    assert (run.record["seed"], run.record["results"], run.record["schema"]) == (4, {"a": 1}, 1)
+    assert (run.record["seed"], run.record["results"], run.record["schema"]) == (4, {"a": 1}, 2)
     assert set(run.record["versions"]) == {"kleash", "python", "numpy"}
     assert run.metrics() == [{"step": 0, "kl": 0.1}, {"step": 1, "kl": 0.2}]
     assert run.frontier().beta.tolist() == [0.1, 1.0]
@@ -110,8 +110,8 @@ def test_a_record_that_kleash_did_not_write_is_refused(tmp_path, content):
 def test_a_run_of_a_newer_schema_is_refused(tmp_path):
     finished(tmp_path)
     record = json.loads((tmp_path / "run.json").read_text())
-    (tmp_path / "run.json").write_text(json.dumps(record | {"schema": 2}))
-    with pytest.raises(DataError, match=r"run\.json: is of schema 2, this kleash reads 1"):
+    (tmp_path / "run.json").write_text(json.dumps(record | {"schema": 3}))
+    with pytest.raises(DataError, match=r"run\.json: is of schema 3, this kleash reads 1 and 2"):
         read_run(tmp_path)
 
 

@@ -76,7 +76,7 @@ def test_the_json_has_the_keys_of_the_contract(mission):
     assert list(content["reference"]) == ["reward", "reward_se", "gold", "gold_se"]
     assert list(content["optimum"][0]) == ["beta", "reward", "gold", "kl"]
     assert list(content["answers"][0]) == ["beta", "prompt", "answer", "reward", "gold"]
-    assert (content["schema"], content["source"], content["world"], content["seed"]) == (1, "sweep", "kitchen", 0)
+    assert (content["schema"], content["source"], content["world"], content["seed"]) == (2, "sweep", "kitchen", 0)
     assert [r["beta"] for r in content["optimum"]] == [r["beta"] for r in content["rows"]] == list(COURSE)
     exact = tilt.moments(kitchen(), list(COURSE))
     for name in ("reward", "gold", "kl"):

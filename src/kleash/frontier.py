@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kleash import _checks, _files, tilt
+from kleash.envelope import SCHEMA, check_schema
 from kleash.errors import DataError, MissingFileError, OptionError
 from kleash.estimates import Estimates, Floats, Gold, Replicates
 from kleash.worlds import World
@@ -26,7 +27,6 @@ Source = Literal["exact", "forecast", "sweep", "log"]
 Status = Literal["ok", "weak", "beyond"]
 """How far a row can be trusted: ``beyond`` rows carry no estimates and enter no verdict."""
 
-_SCHEMA = 1
 _QUANTITIES = ("reward", "gold", "kl", "gold_gain")
 _MEASURED = ("gold", "gold_gain", "reference_gold")  # of a Gold: in a file null may be measured, or not
 _COLUMNS = {name + end for name in _QUANTITIES for end in ("", "_se", "_lo", "_hi")} | {"beta", "n", "status"}
@@ -127,16 +127,31 @@ class Frontier:
         columns |= _estimate_columns("gold", None if self.gold is None else self.gold.reference[None], 1)
         return {name: values[0] for name, values in columns.items()}
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready plain data: ``rows``, ``reference`` and what they came from; no replicates."""
-        return {
-            "schema": _SCHEMA,
+    def to_dict(self, *, replicates: bool = False) -> dict[str, Any]:
+        """JSON-ready plain data: ``rows``, ``reference`` and what they came from; :meth:`from_dict` reads it.
+
+        Parameters
+        ----------
+        replicates
+            With the draws: a few of seeds, thousands of a bootstrap.
+
+        Returns
+        -------
+        dict
+        """
+        content = {
+            "schema": SCHEMA,
+            "kind": "frontier",
             "source": self.source,
+            "measured": list(_MEASURED if self.gold is not None else ()),
             "rows": self.rows(),
             "reference": self.reference(),
             "gold_range": self.gold_range,
             "provenance": dict(self.provenance),
         }
+        if replicates and self.replicates is not None:
+            content["replicates"] = _draws(self.replicates)
+        return content
 
     def to_frame(self) -> pl.DataFrame:
         """A polars frame with a row per beta; null where a value does not exist."""
@@ -159,14 +174,7 @@ class Frontier:
         """
         path = Path(path)
         form = _checks.choice(path.suffix, (".json", ".parquet"), name="frontier file")
-        content = self.to_dict()
-        content["measured"] = list(_MEASURED if self.gold is not None else ())
-        if self.replicates is not None:
-            content["replicates"] = {
-                f.name: _nested(value) if isinstance(value, np.ndarray) else value
-                for f in dataclasses.fields(self.replicates)
-                if (value := getattr(self.replicates, f.name)) is not None
-            }
+        content = self.to_dict(replicates=True)
         if form == ".json":
             _files.write_atomic(path, _files.dump_json(content) + "\n")
             return
@@ -198,7 +206,7 @@ class Frontier:
 
                 content = json.loads(pl.read_parquet_metadata(path)["kleash"])
                 content["rows"] = pl.read_parquet(path).to_dicts()
-            return cls._from_dict(content)
+            return cls.from_dict(content)
         except FileNotFoundError as error:
             raise MissingFileError(f"{path}: no such file") from error
         except OSError as error:
@@ -209,9 +217,9 @@ class Frontier:
             raise DataError("is not a frontier written by kleash", path=path) from error
 
     @classmethod
-    def _from_dict(cls, content: Mapping[str, Any]) -> Frontier:
-        if content["schema"] != _SCHEMA:
-            raise DataError(f"is a frontier of schema {content['schema']}, this kleash reads {_SCHEMA}")
+    def from_dict(cls, content: Mapping[str, Any]) -> Frontier:
+        """A frontier from what :meth:`to_dict` gave; of a schema this kleash does not read, a DataError."""
+        check_schema(content["schema"])
         rows, reference = content["rows"], content["reference"]
         gold = Gold.of(
             _read_estimates("gold", rows),
@@ -283,6 +291,15 @@ def exact_frontier(world: World, beta: ArrayLike | None = None, *, n_grid: int =
         gold_range=float(np.ptp(world.gold[possible])),
         provenance={"world": world.name},
     )
+
+
+def _draws(replicates: Replicates) -> dict[str, Any]:
+    named = {f.name: getattr(replicates, f.name) for f in dataclasses.fields(replicates)}
+    return {
+        name: _nested(value) if isinstance(value, np.ndarray) else value
+        for name, value in named.items()
+        if value is not None
+    }
 
 
 def _nested(array: Floats) -> list[Any]:

@@ -25,6 +25,7 @@ import numpy as np
 from kleash import _files
 from kleash._checks import message
 from kleash._version import version
+from kleash.envelope import SCHEMA, check_schema
 from kleash.errors import ConfigError, DataError, KleashError, MissingFileError, OptionError
 from kleash.frontier import Frontier
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Checkpoint", "Run", "open_run", "read_run"]
 
-_SCHEMA = 1
 _RECORD, _METRICS, _FRONTIER, _OPTIMUM = "run.json", "metrics.jsonl", "frontier.parquet", "optimum.json"
 _CHECKPOINT = "checkpoint.safetensors"
 
@@ -180,7 +180,7 @@ class Run:
         self, status: str, seed: int, inputs: Iterable[Mapping[str, Any]], results: Mapping[str, Any]
     ) -> None:
         record = {
-            "schema": _SCHEMA,
+            "schema": SCHEMA,
             "kind": self.kind,
             "status": status,
             "config": dict(self.config),
@@ -260,16 +260,15 @@ def read_run(path: str | Path) -> Run:
         It is not one that kleash wrote, or of a newer schema.
     """
     path = Path(path)
+    text = _read(path / _RECORD)
     try:
-        record = json.loads(_read(path / _RECORD))
-        schema = record["schema"]
-        if schema != _SCHEMA:
-            raise DataError(f"is of schema {schema}, this kleash reads {_SCHEMA}", path=path / _RECORD)
+        record = json.loads(text)
+        check_schema(record["schema"])
         state: Literal["interrupted", "finished"] = "finished" if record["status"] == "finished" else "interrupted"
         return Run(path=path, kind=record["kind"], config=record["config"], state=state, record=record)
+    except DataError as error:
+        raise DataError(str(error), path=path / _RECORD) from error
     except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, KleashError):
-            raise
         raise DataError("is not a record of a run written by kleash", path=path / _RECORD) from error
 
 

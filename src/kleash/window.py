@@ -7,8 +7,8 @@ judge's score and the training loss never rank anything.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +82,14 @@ class Verdict:
         return {
             name: list(value) if isinstance(value, tuple) else value for name, value in dataclasses.asdict(self).items()
         }
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Verdict:
+        """A verdict from what :meth:`to_dict` gave; keys that this kleash does not know are left."""
+        _checks.choice(content["kind"], get_args(VerdictKind), name="verdict's kind")
+        known = {field.name for field in dataclasses.fields(cls)} & content.keys()
+        plain: dict[str, Any] = {name: tuple(x) if isinstance(x := content[name], list) else x for name in known}
+        return cls(**plain)
 
     def __str__(self) -> str:
         lines = [self.kind.replace("-", " ") + ": " + " ".join(self.reasons)]

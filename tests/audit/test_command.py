@@ -115,7 +115,7 @@ def test_json_is_the_contract(run, files):
 
     data = json.loads(out, parse_constant=no_constants)
     assert (code, err) == (1, "")
-    assert data["schema"] == 1
+    assert (data["schema"], data["kind"]) == (2, "check")
     assert {"version", "source", "seed", "inputs", "findings", "frontier"} <= set(data)
     assert data["frontier"] is None
     for item in data["inputs"]:

@@ -75,7 +75,8 @@ def _report(report: Any) -> Any:
     found = report.to_dict()
     for one in found["inputs"]:
         one.pop("sha256", None)
-    found.pop("version")
+    for key in ("version", "kind"):
+        found.pop(key, None)
     return json.loads(json.dumps(plain(found)).replace(str(LOGS), "LOGS"))
 
 
@@ -84,7 +85,7 @@ def _translated(case: dict[str, Any]) -> Any:
         found = kleash.translate_beta(0.5, **case).to_dict()
     except KleashError as error:
         return {"error": str(error)}
-    return {key: value for key, value in found.items() if key not in {"schema", "version"}}
+    return {key: value for key, value in found.items() if key not in {"schema", "kind", "version"}}
 
 
 def plain(value: Any) -> Any:

@@ -45,7 +45,7 @@ def test_a_check_on_the_terminal(files):
 
 def test_json_and_csv(files, sweep):
     content = json.loads(run(files["run"], files["check_json"], "--format", "json").stdout)
-    assert content["schema"] == 1
+    assert (content["schema"], content["kind"]) == (2, "report")
     assert [row["gold"] for row in content["sources"][0]["rows"]] == sweep.frontier.gold.value.tolist()
     assert content["sources"][1]["findings"][0]["code"] == "IDENTITY"
     rows = list(csv.DictReader(io.StringIO(run(files["run"], "--format", "csv").stdout)))

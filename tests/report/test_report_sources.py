@@ -156,7 +156,7 @@ BAD = {
         "not whole",
     ),
     "empty": ('{"schema": 1, "source": "sweep", "rows": [], "reference": {}, "verdict": {}}', DataError, "no rows"),
-    "verdict": (VERDICT, DataError, "not whole"),
+    "verdict": (VERDICT, DataError, "got 'splendid'"),
 }
 
 
@@ -180,3 +180,27 @@ def test_no_path_and_an_interrupted_run(tmp_path, files):
     (tmp_path / "run.json").write_text(json.dumps(record))
     with pytest.raises(DataError, match="--resume"):
         read_sources([tmp_path])
+
+
+@pytest.mark.parametrize("name", ["sweep", "forecast"])
+def test_a_result_holds_its_table_whole(name, sweep, forecast, files):
+    """Nothing of it is left out, and nothing is worked out again: rows, ranges, notes and the draws of seeds."""
+    there = {"sweep": sweep, "forecast": forecast}[name].frontier
+    (source,) = read_sources([files[f"{name}_json"]])
+    here = source.frontier
+    assert here.to_dict(replicates=name == "sweep") == there.to_dict(replicates=name == "sweep")
+    assert here.gold_range == there.gold_range is not None
+    assert here.diagnostics.keys() == there.diagnostics.keys()
+
+
+def test_a_result_names_its_kind(files, tmp_path):
+    """The file says what it is; keys that look like another kind's do not count."""
+    content = json.loads(files["sweep_json"].read_text())
+    assert (content["kind"], content["frontier"]["kind"]) == ("sweep", "frontier")
+    path = tmp_path / "s.json"
+    path.write_text(json.dumps(content | {"measured": [], "source": "forecast"}))
+    (source,) = read_sources([path])
+    assert source.kind == "sweep"
+    path.write_text(json.dumps(content | {"kind": "swep"}))
+    with pytest.raises(DataError, match="did you mean 'sweep'"):
+        read_sources([path])

@@ -104,7 +104,7 @@ def check(
     return CheckReport(
         inputs=(*(checked for checked, _ in dumps), *logs),
         findings=(*(finding for _, findings in dumps for finding in findings), *log_findings),
-        frontier=None if frontier is None else frontier.to_dict(),
+        frontier=frontier,
     )
 
 

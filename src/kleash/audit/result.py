@@ -6,14 +6,15 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kleash._version import version
 from kleash.audit.findings import STATUSES, CheckedInput, Finding
+from kleash.envelope import envelope
 
 if TYPE_CHECKING:
     import polars as pl
     from rich.console import RenderableType
 
     from kleash.audit.engine import Check
+    from kleash.frontier import Frontier
 
 __all__ = ["Catalogue", "CheckReport"]
 
@@ -29,7 +30,7 @@ class CheckReport:
 
     inputs: tuple[CheckedInput, ...]
     findings: tuple[Finding, ...]
-    frontier: dict[str, Any] | None = None
+    frontier: Frontier | None = None
 
     @property
     def problems(self) -> tuple[Finding, ...]:
@@ -62,13 +63,9 @@ class CheckReport:
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready plain data: inputs, findings, frontier."""
         return {
-            "schema": 1,
-            "version": version(),
-            "source": "check",
-            "seed": None,
-            "inputs": [item.to_dict() for item in self.inputs],
+            **envelope("check", inputs=[item.to_dict() for item in self.inputs]),
             "findings": [finding.to_dict() for finding in self.findings],
-            "frontier": self.frontier,
+            "frontier": None if self.frontier is None else self.frontier.to_dict(),
         }
 
     def to_frame(self) -> pl.DataFrame:
@@ -118,11 +115,7 @@ class Catalogue:
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready plain data."""
         return {
-            "schema": 1,
-            "version": version(),
-            "source": "catalogue",
-            "seed": None,
-            "inputs": [],
+            **envelope("catalogue"),
             "checks": [row for row in self._rows() if row["input"] == "rollouts"],
             "log_checks": [row for row in self._rows() if row["input"] == "log"],
         }

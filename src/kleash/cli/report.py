@@ -58,16 +58,12 @@ def report(paths: tuple[str, ...], out: Path | None, save_plots: Path | None, ti
         return
     if save_plots is not None and form == "table":
         return
-    from kleash._version import version
+    from kleash.envelope import envelope
     from kleash.reporting.terminal import terminal_view
 
     def data() -> dict[str, Any]:
         return {
-            "schema": 1,
-            "version": version(),
-            "source": "report",
-            "seed": None,
-            "inputs": [{"path": s.path, "sha256": s.sha256, "rows": None} for s in sources],
+            **envelope("report", inputs=[{"path": s.path, "sha256": s.sha256, "rows": None} for s in sources]),
             "sources": [
                 {
                     "name": s.name,

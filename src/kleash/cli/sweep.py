@@ -10,21 +10,23 @@ import click
 
 from kleash.cli._live import live_table
 from kleash.cli._output import Format, debug_option, emit, format_option, note, progress
+from kleash.known_worlds import WORLDS, needs_a_model
 
 if TYPE_CHECKING:
     from kleash.train.result import SweepResult
 
+_SETTINGS = "; ".join(f"of the {name}: {', '.join(world.settings)}" for name, world in WORLDS.items())
+
 
 @click.command(short_help="Train at several betas at once and see what the dial does.")
 @click.argument("configs", metavar="[CONFIG.toml]", nargs=-1)
-@click.option("--world", metavar="NAME", help="A world known by name: kitchen (the default), recipes.")
+@click.option("--world", metavar="NAME", help=f"A world known by name: {', '.join(WORLDS)}; default kitchen.")
 @click.option(
     "--set",
     "settings",
     metavar="NAME=VALUE",
     multiple=True,
-    help="A setting of the world; of the kitchen: oversalt, love, house_mean, house_sd; of the recipes: "
-    "oversalt, love. Repeatable.",
+    help=f"A setting of the world; {_SETTINGS}. Repeatable.",
 )
 @click.option(
     "--beta",
@@ -83,7 +85,7 @@ def sweep(
         from kleash.world_files import read_world_file
 
         where = read_world_file(where.file, normalise=where.normalise)
-    with live_table() if where == sweeping.RECIPES else progress("training") as shown:
+    with live_table() if needs_a_model(where) else progress("training") as shown:
         move, watch = shown if isinstance(shown, tuple) else (shown, None)
         result = sweeping.sweep(
             where,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kleash import _files
+from kleash.envelope import envelope
 from kleash.forecasting.best_of_n import BestOfNRow
 from kleash.forecasting.trainer import TrainerSetting
 from kleash.forecasting.unseen import Unseen
@@ -56,22 +57,15 @@ class Forecast:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready plain data with the keys of ``kleash forecast --format json``."""
-        from kleash._version import version
-
-        table = self.frontier.to_dict()
         horizon = self.horizon
         return {
-            "schema": table["schema"],
-            "version": version(),
-            "source": "forecast",
-            "seed": self.seed,
-            "inputs": list(self.frontier.provenance.get("inputs", [])),
+            **envelope("forecast", seed=self.seed, inputs=self.frontier.provenance.get("inputs", ())),
             "n_prompts": self.n_prompts,
             "n_samples": self.n_samples,
             "n_gold": self.n_gold,
             "objective": self.objective,
-            "rows": table["rows"],
-            "reference": table["reference"],
+            "rows": self.frontier.rows(),
+            "reference": self.frontier.reference(),
             "best_of_n": [dataclasses.asdict(row) for row in self.best_of_n],
             "horizon": None if horizon is None else {"beta": horizon[0], "kl": horizon[1]},
             "unseen": None if self.unseen is None else self.unseen.to_dict(),
@@ -79,6 +73,7 @@ class Forecast:
             "verdict": self.verdict.to_dict(),
             "trainer": None if self.trainer is None else self.trainer.to_dict(),
             "notes": list(self.notes),
+            "frontier": self.frontier.to_dict(),
         }
 
     def __rich__(self) -> RenderableType:

@@ -13,11 +13,13 @@ from scipy.special import stdtrit
 
 from kleash import _checks
 from kleash._version import version
+from kleash.envelope import envelope
 from kleash.errors import OptionError
 from kleash.frontier import Estimates, Frontier, Gold, Replicates
+from kleash.known_worlds import WORLDS
 from kleash.runs import Run, open_run, read_run
 from kleash.train.tabular import History, draw_answers, expectations, objective_gap
-from kleash.window import Verdict, VerdictKind, find_window
+from kleash.window import Verdict, find_window
 from kleash.worlds import World
 
 if TYPE_CHECKING:
@@ -28,23 +30,11 @@ __all__ = ["SweepResult", "over_seeds", "read_back", "shown_answers", "world_fro
 
 Floats = NDArray[np.float64]
 
-_SCHEMA = 1
 _FORECAST = "forecast.json"
 _SHOWN_ANSWERS = 3  # per beta: enough to see what a beta does to the answers
 _NOTABLE_GAP = 0.01
 """A shortfall from the best objective worth a sentence, as a share of the reward's range: a hundredth is what a reader
 of a table with three digits can see."""
-
-_TITLES: Mapping[str, str] = {
-    "kitchen": "The kitchen: a chef trained to please a critic who loves salt",
-    "recipes": "The recipes: a language model cooks for a critic who loves salt",
-}
-_STORY: Mapping[VerdictKind, str] = {
-    "useful-range": "This house rarely over-salts: a little of the critic's praise makes better dishes.",
-    "no-overoptimisation-seen": "So far the critic's praise makes better dishes, not salt bombs.",
-    "no-useful-range": "Here praise is bought with salt: teach the critic, or steady the cook.",
-    "cannot-tell": "Taste more dishes before turning the dial.",
-}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -122,15 +112,24 @@ class SweepResult:
         keys = ("beta", "reward", "reward_se", "gold", "gold_se", "kl", "kl_se", "objective_gap")
         return [{key: row.get(key) for key in keys} | {"n_seeds": row["n"]} for row in self.frontier.rows()]
 
+    def training(self) -> list[Mapping[str, Any]]:
+        """How training went: a row per recorded step, beta and seed."""
+        history = self.history
+        if history is None:
+            return list(self.metrics)
+        names = ("reward", "gold", "kl", "objective")
+        return [
+            {"step": step, "beta": beta, "seed": s, **{name: float(getattr(history, name)[t, b, s]) for name in names}}
+            for t, step in enumerate(history.step.tolist())
+            for b, beta in enumerate(self.frontier.beta.tolist())
+            for s in range(history.reward.shape[2])
+        ]
+
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready plain data, as ``kleash sweep --format json`` prints it."""
         reference = self.frontier.reference()
         return {
-            "schema": _SCHEMA,
-            "version": self.version,
-            "source": "sweep",
-            "seed": self.seed,
-            "inputs": [dict(row) for row in self.inputs],
+            **envelope("sweep", version=self.version, seed=self.seed, inputs=self.inputs),
             "world": self.world,
             "config": dict(self.config),
             "rows": self.rows(),
@@ -143,6 +142,8 @@ class SweepResult:
             "notes": list(self.notes),
             "forecast": None if self.forecast is None else self.forecast.rows(),
             "early_stopping": None if self.early_stopping is None else dict(self.early_stopping),
+            "frontier": self.frontier.to_dict(replicates=True),
+            "optimum_frontier": None if self.optimum is None else self.optimum.to_dict(),
         }
 
     def to_frame(self) -> pl.DataFrame:
@@ -181,13 +182,14 @@ class SweepResult:
         seeds, steps = self.config["seeds"], self.config["steps"]
         gap = self.frontier.diagnostics.get("objective_gap")
         short = any(note.startswith("Training stopped short") for note in self.notes)
+        known = WORLDS.get(self.world)
         arrived = "" if gap is None or short else f" Within {gap.max():.2g} of the best objective at every beta."
         page = _table.page(
             self.frontier,
             self.verdict,
-            title=_TITLES.get(self.world, f"World: {self.world}"),
+            title=f"World: {self.world}" if known is None else known.title,
             caption=[f"Trained: {seeds} seed{'s' * (seeds != 1)}, {steps} steps.{arrived}", *self.notes],
-            story=_STORY[self.verdict.kind] if self.world in _TITLES else None,
+            story=None if known is None else known.story[self.verdict.kind],
         )
         if not self.metrics:
             return page
@@ -268,6 +270,7 @@ def write(run: Run, result: SweepResult) -> None:
     """Finish a run folder; rows of metrics that training has appended stay as they are."""
     results = {
         "world": result.world,
+        "policies": "language" if result.history is None else "tabular",
         "answers": list(result.answers),
         "verdict": result.verdict.to_dict(),
         "early_stopping": None if result.early_stopping is None else dict(result.early_stopping),
@@ -280,39 +283,20 @@ def write(run: Run, result: SweepResult) -> None:
         seed=result.seed,
         inputs=result.inputs,
         results=results,
-        metrics=None if appended else _history_rows(result),
+        metrics=None if appended else result.training(),
         frontier=result.frontier,
         optimum=result.optimum,
     )
 
 
-def _history_rows(result: SweepResult) -> list[Mapping[str, Any]]:
-    history = result.history
-    if history is None:
-        return list(result.metrics)
-    return [
-        {
-            "step": step,
-            "beta": beta,
-            "seed": s,
-            "reward": history.reward[t, b, s],
-            "gold": history.gold[t, b, s],
-            "kl": history.kl[t, b, s],
-            "objective": history.objective[t, b, s],
-        }
-        for t, step in enumerate(history.step.tolist())
-        for b, beta in enumerate(result.frontier.beta.tolist())
-        for s in range(history.reward.shape[2])
-    ]
-
-
 def read_back(run: Run) -> SweepResult:
     """The result in a finished run folder."""
     frontier, optimum, metrics = run.frontier(), run.optimum(), run.metrics()
-    language = "kl_k1" in metrics[0]
+    results = run.record["results"]
+    seen = "language" if "kl_k1" in metrics[0] else "tabular"  # schema 1 did not name them
+    language = results.get("policies", seen) == "language"
     if optimum is None and not language:
         raise OptionError(_checks.message(f"{run.path}", expected="a whole run", got="one without optimum.json"))
-    results = run.record["results"]
     return SweepResult(
         world=results["world"],
         frontier=frontier,

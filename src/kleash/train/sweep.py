@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,24 +13,20 @@ from numpy.typing import ArrayLike
 from kleash import _checks
 from kleash.errors import DependencyError, OptionError
 from kleash.frontier import exact_frontier
+from kleash.known_worlds import WORLDS, needs_a_model
 from kleash.runs import open_run
 from kleash.train.config import DEFAULT_BETAS
 from kleash.train.result import SweepResult, read_back, shown_answers, world_frontier, write
 from kleash.train.tabular import DEFAULT_SAMPLES, DEFAULT_STEPS, Progress, train_tabular
 from kleash.window import find_window
-from kleash.worlds import World, kitchen
+from kleash.worlds import World
 
 if TYPE_CHECKING:
     from kleash.train.language import LanguageConfig
     from kleash.train.lm_sweep import Watch
     from kleash.world_files import WorldFile
 
-__all__ = ["WORLDS", "SweepResult", "sweep", "sweep_language"]
-
-WORLDS: Mapping[str, Callable[..., World]] = {"kitchen": kitchen}
-"""The worlds of tabular policies that are known by name; their keyword arguments are the settings."""
-RECIPES = "recipes"
-"""The world of a small language model (:mod:`kleash.train.recipes`), which needs torch."""
+__all__ = ["SweepResult", "sweep", "sweep_language"]
 
 
 def sweep(
@@ -107,7 +102,7 @@ def sweep(
     >>> result.frontier.reward.value.round(1)
     array([31.4, 12.9])
     """
-    if isinstance(world, str) and world == RECIPES:
+    if needs_a_model(world):
         return _recipes()(
             settings=settings,
             beta=beta,
@@ -174,12 +169,12 @@ def _resolve(
 
         file = world if isinstance(world, WorldFile) else read_world_file(world)
         return file.world, file.inputs
-    make = WORLDS[_checks.choice(world, [*WORLDS, RECIPES], name="world")]
-    names = list(inspect.signature(make).parameters)
+    known = WORLDS[_checks.choice(world, [*WORLDS], name="world")]
     for name in settings or {}:
-        if name not in names:
-            raise OptionError(f"unknown setting {name!r} of the {world}; {_checks.nearest(name, names)}")
-    return make(**(settings or {})), ()
+        if name not in known.settings:
+            raise OptionError(f"unknown setting {name!r} of the {world}; {_checks.nearest(name, known.settings)}")
+    assert known.make is not None  # sweep() has seen to the worlds of language models
+    return known.make(**(settings or {})), ()
 
 
 def fingerprint(world: World) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from kleash import _checks
+from kleash.envelope import envelope
 from kleash.errors import OptionError
 from kleash.trainers import TARGETS
 from kleash.trainers.penalty import Leash, Scale
@@ -58,14 +59,8 @@ class Translation:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready plain data with the keys of ``kleash convert --format json``."""
-        from kleash._version import version
-
         return {
-            "schema": 1,
-            "version": version(),
-            "source": "convert",
-            "seed": None,
-            "inputs": [],
+            **envelope("convert"),
             "from": self.source,
             "to": self.target,
             "beta": self.beta,
@@ -78,8 +73,8 @@ class Translation:
 
     def rows(self) -> list[dict[str, Any]]:
         """One row, for CSV."""
-        row = {key: value for key, value in self.to_dict().items() if key not in {"schema", "version", "source"}}
-        return [{**row, "seed": None, "inputs": None, "assumes": "; ".join(self.assumes)}]
+        row = {key: value for key, value in self.to_dict().items() if key not in envelope("convert")}
+        return [{"seed": None, "inputs": None, **row, "assumes": "; ".join(self.assumes)}]
 
     def __rich__(self) -> RenderableType:
         from rich.text import Text

@@ -14,6 +14,7 @@ import numpy as np
 
 from kleash import _checks, _files
 from kleash._version import version
+from kleash.envelope import envelope
 from kleash.errors import DataError, DependencyError
 from kleash.trials.cases import NAMES, Case, built_in, needs_torch, puzzle
 from kleash.trials.roots import Puzzle, visits
@@ -53,11 +54,7 @@ class ConformanceResult:
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready plain data."""
         return {
-            "schema": 1,
-            "version": self.versions["kleash"],
-            "source": "conformance",
-            "seed": self.seed,
-            "inputs": [dict(row) for row in self.inputs],
+            **envelope("conformance", version=self.versions["kleash"], seed=self.seed, inputs=self.inputs),
             "name": self.name,
             "versions": dict(self.versions),
             "passed": self.passed,
