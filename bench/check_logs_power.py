@@ -3,10 +3,10 @@
     python bench/check_logs_power.py            twice 300 healthy logs, 40 of each fault and size (a minute on one core)
     python bench/check_logs_power.py --quick    60 and 5
 
-Healthy logs are honest simulated runs as eight trainers write them (tests/audit/logs.py): 12 to 400 rows, noise of the
-KL from 2 to 30 %, heavy tails, hard batches in a row, warm-up, resumes, rounding. As many again come from another
-generator, on which no threshold was set (tests/audit/log_sizes.py): noise that lasts, answers that grow, scores on any
-scale, 3 to 12 rows, 2 to 4 decimals, a decaying rate, harder prompts, falling entropy, runs killed twice.
+Healthy logs are honest simulated runs as eight trainers write them (tests/audit/simulated_logs.py): 12 to 400 rows,
+noise of the KL from 2 to 30 %, heavy tails, hard batches in a row, warm-up, resumes, rounding. As many again come from
+another generator, on which no threshold was set (tests/audit/simulated_sizes.py): noise that lasts, answers that grow,
+scores on any scale, 3 to 12 rows, 2 to 4 decimals, a decaying rate, harder prompts, falling entropy, runs killed twice.
 
 Faults stand in two tables: the whole catalogue at one size, and those that have a size at five, the size of the public
 report marked. Same seed, same tables.
@@ -27,10 +27,10 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 sys.path[:0] = [str(Path(__file__).parents[1] / part) for part in ("src", "tests/audit")]
 
 import numpy as np  # noqa: E402
-from log_sizes import GRADED, KINDS, other_healthy  # noqa: E402
+from simulated_logs import LOG_FAULTS, WRITERS, healthy  # noqa: E402
+from simulated_sizes import GRADED, KINDS, other_healthy  # noqa: E402
 
 from kleash.audit import LOG_CHECKS, check_logs  # noqa: E402
-from logs import LOG_FAULTS, WRITERS, healthy  # noqa: E402
 
 
 def one_healthy(seed: int) -> tuple[str, int, list[str], Counter[str]]:

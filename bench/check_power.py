@@ -3,10 +3,10 @@
     python bench/check_power.py            500 healthy dumps, 40 of each fault (some minutes on one core)
     python bench/check_power.py --quick    60 and 5
 
-Healthy dumps are honest samples of simulated policies with exact log-probabilities (tests/audit/dumps.py): 64 to 4,096
-answers of mean length 5 to 500, light and heavy tails of the log ratio, scoring noise of 0, 0.01 or 0.05 nats on every
-logit of policy and reference (renormalised), with and without steps, probes, padding, entropies and the sampler's
-log-probabilities, some of a sampler that is some updates old. Same seed, same table.
+Healthy dumps are honest samples of simulated policies with exact log-probabilities (tests/audit/simulated_dumps.py): 64
+to 4,096 answers of mean length 5 to 500, light and heavy tails of the log ratio, scoring noise of 0, 0.01 or 0.05 nats
+on every logit of policy and reference (renormalised), with and without steps, probes, padding, entropies and the
+sampler's log-probabilities, some of a sampler that is some updates old. Same seed, same table.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 sys.path[:0] = [str(Path(__file__).parents[1] / part) for part in ("src", "tests/audit")]
 
 import numpy as np  # noqa: E402
-from dumps import FAULTS, check_rollouts, healthy  # noqa: E402
+from simulated_dumps import FAULTS, check_rollouts, healthy  # noqa: E402
 
 ANSWERS = 512  # a batch as trainers use them: 64 prompts, 8 answers each
 

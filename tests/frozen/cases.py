@@ -18,10 +18,10 @@ HERE = Path(__file__).parent
 LOGS = HERE.parent / "data" / "logs"
 sys.path.insert(0, str(HERE.parent / "audit"))
 
-from dumps import FAULTS, check_rollouts  # noqa: E402
+from simulated_dumps import FAULTS, check_rollouts  # noqa: E402
+from simulated_logs import LOG_FAULTS  # noqa: E402
 
 from kleash.audit.logs import check_logs  # noqa: E402
-from logs import LOG_FAULTS  # noqa: E402
 
 ANSWERS = 256
 GOLD = {"trl_grpo": "gold"}

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from simulated_logs import FULL, PER_ANSWER_REWARD, PER_TOKEN_LOSS, PER_TOKEN_REWARD, make
 
 from kleash.audit.declared import Declared
 from kleash.audit.logs import findings_of
@@ -12,7 +13,6 @@ from kleash.audit.logs.facts import facts_of
 from kleash.audit.logs.ratio_fit import fit_ratio, half_widths
 from kleash.audit.logs.view import view
 from kleash.logs import with_gold
-from logs import FULL, PER_ANSWER_REWARD, PER_TOKEN_LOSS, PER_TOKEN_REWARD, make
 
 REF = "reference"
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from dumps import changed, check_rollouts, dump, honest, joined, log_softmax, sums_only
+from simulated_dumps import changed, check_rollouts, dump, honest, joined, log_softmax, sums_only
 
 from kleash.audit import Declared
 

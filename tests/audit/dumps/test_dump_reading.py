@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from dumps import FAULTS, check_rollouts, padded_dump, rows_of, write_jsonl
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from simulated_dumps import FAULTS, check_rollouts, padded_dump, rows_of, write_jsonl
 
 from kleash.audit import check
 from kleash.audit.dumps import rollouts as reading
@@ -238,7 +238,7 @@ def test_ten_million_tokens_in_bounded_memory(tmp_path):
         logp = -rng.exponential(size=(answers, 500))
         table = {"logp": pl.Series(logp).arr.to_list(), "ref_logp": pl.Series(logp - 0.03).arr.to_list()}
         pl.DataFrame(table).write_parquet(path)
-        code = PEAK.format(src=str(Path(reading.__file__).parents[2]), path=str(path))
+        code = PEAK.format(src=str(Path(reading.__file__).parents[3]), path=str(path))
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         tokens, peak = map(int, done.stdout.split())
         assert tokens == answers * 500

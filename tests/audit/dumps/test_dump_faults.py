@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from dumps import FAULTS, check_rollouts, sums_only, write_jsonl, write_parquet
+from simulated_dumps import FAULTS, check_rollouts, sums_only, write_jsonl, write_parquet
 
 from kleash.audit import CHECKS, Declared, check
 

@@ -6,14 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from kleash._files import dump_json
-from kleash.audit import CheckReport, check
-from kleash.audit.logs import check_logs
-from kleash.audit.logs.facts import facts_of
-from kleash.audit.logs.view import view
-from kleash.errors import MissingColumnError
-from logs import (
+from simulated_logs import (
     LOG_FAULTS,
     WRITERS,
     f32,
@@ -27,7 +20,14 @@ from logs import (
     verl,
 )
 
-LEETCODE = Path(__file__).parents[1] / "data" / "leetcode_rl_hacking" / "curves.csv"
+from kleash._files import dump_json
+from kleash.audit import CheckReport, check
+from kleash.audit.logs import check_logs
+from kleash.audit.logs.facts import facts_of
+from kleash.audit.logs.view import view
+from kleash.errors import MissingColumnError
+
+LEETCODE = Path(__file__).parents[2] / "data" / "leetcode_rl_hacking" / "curves.csv"
 
 
 def problems(*logs, **more):

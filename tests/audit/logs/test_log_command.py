@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dumps import FAULTS, write_jsonl
+from simulated_dumps import FAULTS, write_jsonl
 
 from kleash import check, cli
 from kleash.errors import MissingColumnError

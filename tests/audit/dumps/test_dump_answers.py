@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from dumps import (
+from simulated_dumps import (
     FAULTS,
     _tilted,
     changed,

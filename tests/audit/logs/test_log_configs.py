@@ -4,13 +4,13 @@ import json
 
 import numpy as np
 import pytest
+from simulated_logs import healthy_run, verl
 
 from kleash.audit import check
 from kleash.audit.declared import read_config
 from kleash.audit.logs import check_logs
 from kleash.audit.logs.settings import settings_of
 from kleash.errors import ConfigError
-from logs import healthy_run, verl
 
 HYDRA = """
 algorithm:

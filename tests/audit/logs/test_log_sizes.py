@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from log_sizes import GRADED, other_healthy, rounded
+from simulated_logs import FULL, PER_TOKEN_LOSS, healthy_run, make, nemo, open_instruct, openrlhf, trl_grpo, verl
+from simulated_sizes import GRADED, other_healthy, rounded
 
 from kleash.audit.logs import check_logs
 from kleash.audit.logs.facts import facts_of
 from kleash.audit.logs.ratio_fit import fit_ratio
 from kleash.audit.logs.view import view
-from logs import FULL, PER_TOKEN_LOSS, healthy_run, make, nemo, open_instruct, openrlhf, trl_grpo, verl
 
 
 def problems(*logs, **more):

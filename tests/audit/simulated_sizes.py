@@ -6,9 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-
-from kleash.logs.table import RunLog
-from logs import (
+from simulated_logs import (
     VERL,
     WRITERS,
     Run,
@@ -25,6 +23,8 @@ from logs import (
     trl_ppo,
     verl,
 )
+
+from kleash.logs.table import RunLog
 
 TRL = "huggingface/trl"
 

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from dumps import FAULTS, _tilted, write_jsonl, write_parquet
+from simulated_dumps import FAULTS, _tilted, write_jsonl, write_parquet
 
 from kleash import cli
 from kleash.audit import CHECKS, check

@@ -5,6 +5,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from simulated_logs import (
+    FULL,
+    PER_TOKEN_LOSS,
+    PER_TOKEN_REWARD,
+    healthy_run,
+    make,
+    nemo,
+    openrlhf,
+    slime,
+    table,
+    trl_grpo,
+    verl,
+)
 
 from kleash.audit.declared import Declared
 from kleash.audit.logs import check_logs
@@ -13,7 +26,6 @@ from kleash.audit.logs.ratio_fit import fit_ratio
 from kleash.audit.logs.settings import settings_of
 from kleash.audit.logs.sweep import known_beta
 from kleash.audit.logs.view import view
-from logs import FULL, PER_TOKEN_LOSS, PER_TOKEN_REWARD, healthy_run, make, nemo, openrlhf, slime, table, trl_grpo, verl
 
 IS = "sampling/importance_sampling_ratio/"
 
