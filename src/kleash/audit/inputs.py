@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 import shutil
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from kleash._checks import message
 from kleash.errors import DataError, KleashError
+from kleash.rows import head
 
 if TYPE_CHECKING:
     from kleash.logs.table import RunLog
@@ -142,15 +142,12 @@ def is_dump(path: str | Path) -> bool:
     file = Path(path)
     if not file.is_file():
         return False
-    with open(file, "rb") as raw:
-        start = raw.read(4)
-    if start == b"PAR1":
-        return True
     try:
-        with open(file, "rb") as raw:
-            first = (gzip.GzipFile(fileobj=raw) if start[:2] == b"\x1f\x8b" else raw).read(LOOKED_AT)
-    except (EOFError, gzip.BadGzipFile, zlib.error):
+        first = head(file, LOOKED_AT)
+    except DataError:
         return True  # a broken archive is said by the reader of dumps
+    if first.startswith(b"PAR1"):
+        return True
     return not first.strip() or _begins_a_dump(first)  # an empty file likewise
 
 

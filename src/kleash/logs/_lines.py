@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import codecs
-import gzip
 import re
-import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, cast
+from typing import NamedTuple
 
-from kleash._checks import message
-from kleash.errors import DataError, MissingFileError
+from kleash.errors import DataError
+from kleash.rows import unpacked_bytes
 
-__all__ = ["Line", "LogFile", "head", "lines"]
+__all__ = ["Line", "LogFile", "lines"]
 
 _BYTES = 1 << 20
 _LONGEST = 1 << 22  # a longer line is a printed answer or binary data, not a row of metrics
@@ -50,27 +47,6 @@ class LogFile:
         """A `DataError` at a line of this file."""
         return DataError(text, path=self.path, line=line)
 
-    @contextmanager
-    def opened(self) -> Iterator[BinaryIO]:
-        """The unpacked bytes."""
-        try:
-            with open(self.path, "rb") as file:
-                packed = file.read(2) == b"\x1f\x8b"
-            with gzip.open(self.path, "rb") if packed else open(self.path, "rb") as stream:
-                yield cast("BinaryIO", stream)
-        except FileNotFoundError as error:
-            raise MissingFileError(message(str(self.path), expected="a file", got="nothing there")) from error
-        except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-            raise self.error(f"broken or truncated gzip ({error}); make the archive again") from error
-        except OSError as error:
-            raise self.error(f"cannot be read: {error.strerror or error}") from error
-
-
-def head(file: LogFile, size: int = 1 << 16) -> bytes:
-    """The first bytes; those of a broken archive too, as far as they go."""
-    with file.opened() as stream:
-        return stream.read(size)
-
 
 def _encoding(first: bytes) -> str:
     if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -80,7 +56,7 @@ def _encoding(first: bytes) -> str:
 
 def _pieces(file: LogFile) -> Iterator[str]:
     """Decoded blocks. A gzip that ends too early gives what it has: the run may still be writing it."""
-    with file.opened() as stream:
+    with unpacked_bytes(file.path) as stream:
         block = stream.read(_BYTES)
         decoder = codecs.getincrementaldecoder(_encoding(block))("replace")
         while block:

@@ -16,7 +16,7 @@ from kleash.logs._build import Origin, build, unrecognised
 from kleash.logs._config import ConfigScan, neighbours
 from kleash.logs._console import Record
 from kleash.logs._gold import with_gold
-from kleash.logs._lines import LogFile, head
+from kleash.logs._lines import LogFile
 from kleash.logs._records import (
     RUN_KEYS,
     Trouble,
@@ -29,6 +29,7 @@ from kleash.logs._records import (
 from kleash.logs._rows import collect
 from kleash.logs._tensors import FOLDERS, read_dumps
 from kleash.logs.table import TRAINERS, RunLog
+from kleash.rows import head, unpacked_bytes
 
 __all__ = ["read_logs"]
 
@@ -140,7 +141,7 @@ def _file(path: Path, trainer: str | None, mapping: Mapping[str, str] | None) ->
     if path.suffix == ".pt":
         return read_dumps(path)
     file = LogFile(path)
-    first = head(file)
+    first = head(path)
     text = _looked_at(file, first)
     config, trouble, notes = ConfigScan(), Trouble(), []
     records: Iterator[Record] | None = None
@@ -210,7 +211,7 @@ def _may_be_document(path: Path, text: str) -> bool:
 
 def _document(file: LogFile) -> tuple[Iterator[Record] | None, bool, list[str]]:
     """A JSON document read whole: its rows, whether runs in it may be split, and what was odd."""
-    with file.opened() as stream:
+    with unpacked_bytes(file.path) as stream:
         data = stream.read(_DOCUMENT + 1)
     if len(data) > _DOCUMENT:
         return None, True, []

@@ -19,7 +19,7 @@ from kleash.errors import DataError
 from kleash.rows import _csv, _json, _parquet
 from kleash.rows._source import GZIP, Format, Head, Source, broken_archives, is_packed, shown, spooled, unpacked
 
-__all__ = ["FORMATS", "Format", "Head", "Source", "opened"]
+__all__ = ["FORMATS", "Format", "Head", "Source", "head", "opened", "unpacked_bytes"]
 
 FORMATS = (_parquet.PARQUET, _json.LINES, _json.ARRAY, _csv.CSV)
 """Asked in this order; the first that recognises a file reads it."""
@@ -55,10 +55,30 @@ def opened(name: str | Path, *, stdin: BinaryIO | None = None) -> Iterator[Sourc
         with broken_archives(shown(name)):
             path = _laid_down(closing, stdin or sys.stdin.buffer) if name == "-" else Path(name)
             digest, packed = sha256(path), is_packed(path)
-            with unpacked(path, packed) as stream:
-                head = Head(data=stream.read(_HEAD), suffix=Path(name.lower().removesuffix(".gz")).suffix)
-        found = _recognised(head, shown(name))
+        first = Head(data=head(path), suffix=Path(name.lower().removesuffix(".gz")).suffix)
+        found = _recognised(first, shown(name))
         yield Source(name=name, path=path, packed=packed, format=found, sha256=digest, closing=closing)
+
+
+def head(path: str | Path, size: int = _HEAD) -> bytes:
+    """The first unpacked bytes of a file.
+
+    Raises
+    ------
+    DataError
+        They cannot be had; the archive is broken, say.
+    """
+    with unpacked_bytes(path) as stream:
+        return stream.read(size)
+
+
+@contextmanager
+def unpacked_bytes(path: str | Path) -> Iterator[BinaryIO]:
+    """A stream of a file's bytes, an archive's inside; what is wrong with either is a `DataError`."""
+    path = Path(path)
+    must_be_file(path)
+    with broken_archives(str(path)), unpacked(path, is_packed(path)) as stream:
+        yield stream
 
 
 def _laid_down(closing: ExitStack, stream: BinaryIO) -> Path:
@@ -69,14 +89,14 @@ def _laid_down(closing: ExitStack, stream: BinaryIO) -> Path:
     return spooled(closing, stream, first)
 
 
-def _recognised(head: Head, name: str) -> Format:
+def _recognised(first: Head, name: str) -> Format:
     """What the first bytes are."""
-    if not head.text:
-        got = "an empty file " + ("(blank lines)" if head.data else "(0 bytes)")
+    if not first.text:
+        got = "an empty file " + ("(blank lines)" if first.data else "(0 bytes)")
         raise DataError(message("file", expected="rows", got=got), path=name)
-    found = next((known for known in FORMATS if known.recognised(head)), None)
+    found = next((known for known in FORMATS if known.recognised(first)), None)
     if found is None:
         expected = ", ".join(known.name for known in FORMATS)
-        got = "binary data" if b"\0" in head.data else f"text that is none of the {len(FORMATS)}"
+        got = "binary data" if b"\0" in first.data else f"text that is none of the {len(FORMATS)}"
         raise DataError(message("file", expected=f"{expected} (also gzipped)", got=got), path=name)
     return found

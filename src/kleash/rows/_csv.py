@@ -88,7 +88,7 @@ def _bounded(source: Source, file: TextIO) -> Iterator[str]:
         yield line
 
 
-def _batches(source: Source, columns: Sequence[str]) -> Iterator[pl.DataFrame] | None:
+def _batches(source: Source, columns: Sequence[str], size: int) -> Iterator[pl.DataFrame] | None:
     """Batches of the named columns as text, through polars, or None if the file is not regular.
 
     Missing cells are null, or the empty text where they were quoted. On trouble polars raises its own errors.
@@ -106,7 +106,7 @@ def _batches(source: Source, columns: Sequence[str]) -> Iterator[pl.DataFrame] |
         frame = pl.scan_csv(source.plain, infer_schema=False, glob=False).select(
             pl.col(raw[c]).alias(c) for c in columns
         )
-        for batch in frame.collect_batches(chunk_size=ROWS * 4):
+        for batch in frame.collect_batches(chunk_size=size):
             count += batch.height
             yield batch
         if count != records:

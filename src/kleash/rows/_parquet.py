@@ -22,12 +22,12 @@ def _columns(source: Source) -> Mapping[str, pl.DataType | None]:
         return dict(pl.read_parquet_schema(source.plain))
 
 
-def _batches(source: Source, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
+def _batches(source: Source, columns: Sequence[str], size: int = 4 * ROWS) -> Iterator[pl.DataFrame]:
     import polars as pl
 
     with _readable(source):
         frame = pl.scan_parquet(source.plain, glob=False, hive_partitioning=False).select(columns)
-        yield from frame.collect_batches(chunk_size=ROWS * 4)
+        yield from frame.collect_batches(chunk_size=size)
 
 
 def _chunks(source: Source, columns: Sequence[str] | None) -> Iterator[Chunk]:

@@ -26,6 +26,7 @@ Chunk = tuple[Sequence[int], list[dict[str, Any]]]
 GZIP = b"\x1f\x8b"
 ROWS = 16_384
 BYTES = 1 << 22
+_BLOCK = 1 << 20  # JSON takes ten times its room when it is parsed
 LONGEST = 1 << 26  # a row of 64 MB holds all that is said of a prompt; a longer one is no row
 _RATIO, _ROOM = 200, 1 << 30  # text packs to a fifth, logs that repeat themselves to a fiftieth
 
@@ -60,8 +61,8 @@ class Format:
         The columns that the file states before its rows, with their types where it has them; None where only the rows
         tell.
     batches
-        A faster way to the rows of some columns, through polars, or None for a file that is not regular. It promises
-        nothing about an error: whoever takes it takes ``chunks`` at the first doubt.
+        A faster way to the rows of some columns, through polars: ``batches(source, columns, size)``, or None for a file
+        that is not regular. It promises nothing about an error: whoever takes it takes ``chunks`` at the first doubt.
     typed
         Whether a cell has a type; if not, it is a text, and an empty one is missing.
     lined
@@ -72,7 +73,7 @@ class Format:
     recognised: Callable[[Head], bool]
     chunks: Callable[[Source, Sequence[str] | None], Iterator[Chunk]]
     columns: Callable[[Source], Mapping[str, pl.DataType | None]] | None = None
-    batches: Callable[[Source, Sequence[str]], Iterator[pl.DataFrame] | None] | None = None
+    batches: Callable[[Source, Sequence[str], int], Iterator[pl.DataFrame] | None] | None = None
     typed: bool = True
     lined: bool = True
 
@@ -120,9 +121,9 @@ class Source:
         """Columns that the file states before its rows; None where only the rows tell."""
         return None if self.format.columns is None else self.format.columns(self)
 
-    def batches(self, columns: Sequence[str]) -> Iterator[pl.DataFrame] | None:
-        """The fast way to the rows of some columns; None where there is none."""
-        return None if self.format.batches is None else self.format.batches(self, columns)
+    def batches(self, columns: Sequence[str], size: int = 4 * ROWS) -> Iterator[pl.DataFrame] | None:
+        """The fast way to the rows of some columns, about ``size`` at a time; None where there is none."""
+        return None if self.format.batches is None else self.format.batches(self, columns, size)
 
     def chunks(self, columns: Sequence[str] | None = None) -> Iterator[Chunk]:
         """Rows with their numbers, in pieces of bounded memory."""
@@ -202,7 +203,7 @@ def blocks_of_lines(source: Source) -> Iterator[tuple[int, list[bytes]]]:
     """
     number, rest = 1, b""
     with source.open() as stream:
-        block = stream.read(BYTES).removeprefix(codecs.BOM_UTF8)
+        block = stream.read(_BLOCK).removeprefix(codecs.BOM_UTF8)
         while block:
             lines = (rest + block).split(b"\n")
             rest = lines.pop()
@@ -211,7 +212,7 @@ def blocks_of_lines(source: Source) -> Iterator[tuple[int, list[bytes]]]:
                 number += len(lines)
             if len(rest) > LONGEST:
                 raise too_long(source, number)
-            block = stream.read(BYTES)
+            block = stream.read(_BLOCK)
     if rest:
         yield number, [rest]
 

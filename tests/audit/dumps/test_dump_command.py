@@ -44,7 +44,7 @@ def test_exit_codes(run, files):
     ("arguments", "words"),
     [
         ((), "expected a rollout dump"),
-        (("nothing.jsonl",), "nothing.jsonl: expected a rollout dump, got nothing of that name"),
+        (("nothing.jsonl",), "nothing.jsonl: expected a file, got nothing there"),
         (("--list", "x.jsonl"), "--list takes no PATH"),
         (("GOOD", "--beta", "-1"), "number at least 0, got -1"),
         (("GOOD", "--beta", "nan"), "number at least 0, got nan"),

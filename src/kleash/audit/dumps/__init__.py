@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-from kleash._files import sha256
 from kleash.audit.declared import Declared
 from kleash.audit.dumps import identity, masks, reference, rewards, sampling, scoring, term
 from kleash.audit.dumps.facts import facts_of
@@ -14,6 +13,7 @@ from kleash.audit.dumps.rollouts import read_chunks
 from kleash.audit.dumps.statistics import Tally, tally
 from kleash.audit.engine import checks_of, run_checks
 from kleash.audit.findings import CheckedInput, Finding, about
+from kleash.rows import opened
 
 __all__ = ["CHECKS", "check_dump", "findings_of"]
 
@@ -22,13 +22,14 @@ CHECKS = checks_of(masks, identity, scoring, sampling, reference, rewards, term)
 
 def check_dump(path: str | Path, declared: Declared) -> tuple[CheckedInput, list[Finding]]:
     """One dump, read and checked."""
-    statistics = tally(read_chunks(path), declared)
     label = str(path)
+    with opened(path) as source:
+        statistics = tally(read_chunks(source), declared)
     checked = CheckedInput(
         path=label,
         kind="rollouts",
         rows=statistics.rows + statistics.probe_rows + statistics.copies,
-        sha256=None if label == "-" else sha256(path),
+        sha256=None if label == "-" else source.sha256,
         facts=facts_of(statistics),
     )
     return checked, [about(finding, label) for finding in findings_of(statistics)]

@@ -1,6 +1,6 @@
 """How is a rollout dump read? One row per answer, in pieces of bounded size, checked line by line.
 
-A dump is JSONL (``.jsonl``, also ``.gz``, or ``-`` for stdin) or Parquet. Its columns:
+A dump is JSONL, a JSON array or Parquet, as `kleash.rows` reads them. Its columns:
 
 =====================  ===========================================================================================
 ``logp``               list of numbers, one per token: log-probability of each sampled token under the policy, nats
@@ -20,19 +20,17 @@ A dump is JSONL (``.jsonl``, also ``.gz``, or ``-`` for stdin) or Parquet. Its c
 
 from __future__ import annotations
 
-import gzip
 import json
-import sys
-import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kleash._checks import message, nearest
-from kleash.errors import DataError, MissingColumnError, MissingFileError
+from kleash._checks import message, nearest, short
+from kleash.errors import MissingColumnError
+from kleash.rows import Source
 
 if TYPE_CHECKING:
     import polars as pl
@@ -75,38 +73,25 @@ class Chunk:
         return 1 + (self.first_row + index if self.numbered is None else int(self.numbered[index]))
 
 
-def read_chunks(path: str | Path) -> Iterator[Chunk]:
+def read_chunks(source: Source) -> Iterator[Chunk]:
     """The dump in pieces of about half a million tokens, so that memory does not grow with the file.
 
     Raises
     ------
-    MissingFileError
-        No such file.
     MissingColumnError
         Neither ``logp`` and ``ref_logp`` nor ``seq_logp`` and ``seq_ref_logp`` are there.
     DataError
         Anything else that keeps a row from being read, with file and line (Parquet: row).
     """
-    if str(path) != "-" and not Path(path).is_file():
-        what = "a folder" if Path(path).is_dir() else "nothing of that name"
-        raise MissingFileError(message(str(path), expected="a rollout dump", got=what, fix="check the path"))
-    rows = 0
-    chunks = _from_parquet(Path(path)) if _is_parquet(path) else _from_jsonl(path)
-    for chunk in chunks:
+    rows, stated = 0, source.columns() if source.format.typed else None
+    for chunk in _from_rows(source) if stated is None else _from_frames(source, list(stated)):
         rows += chunk.rows
         yield chunk
     if rows == 0:
-        raise DataError(message("rollout dump", expected="at least one row", got="an empty file"), path=path)
+        raise source.error(message("rollout dump", expected="at least one row", got="an empty file"))
 
 
-def _is_parquet(path: str | Path) -> bool:
-    if str(path) == "-":
-        return False
-    with open(path, "rb") as file:
-        return file.read(4) == b"PAR1"
-
-
-def _usable(names: list[str], *, path: str | Path, line: int | None = None) -> tuple[str, ...]:
+def _usable(names: list[str], source: Source, line: int | None = None) -> tuple[str, ...]:
     """The known columns among ``names``, or an error when no log-probabilities are there."""
     known = tuple(name for name in COLUMNS if name in names)
     for first, second in (("logp", "ref_logp"), ("seq_logp", "seq_ref_logp")):
@@ -120,94 +105,43 @@ def _usable(names: list[str], *, path: str | Path, line: int | None = None) -> t
     else:
         got = "columns " + ", ".join(names) if names else "no columns"
         text = message("rollout dump", expected="logp and ref_logp (or seq_logp and seq_ref_logp)", got=got)
-    raise MissingColumnError(text, path=path, line=line)
+    raise MissingColumnError(text, path=source.shown, line=line)
 
 
-# ------------------------------------------------------------------------------------------------------------ JSONL
+# ------------------------------------------------------------------------------------------------------- row by row
 
 
-def _lines(path: str | Path) -> Iterator[tuple[int, bytes]]:
-    def numbered(file: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                yield number, line
-
-    if str(path) == "-":
-        yield from numbered(sys.stdin.buffer)
-        return
-    with open(path, "rb") as raw:
-        packed = raw.read(2) == b"\x1f\x8b"
-    try:
-        with open(path, "rb") as raw:
-            yield from numbered(gzip.GzipFile(fileobj=raw) if packed else raw)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(message("gzip", expected="a whole file", got=str(error)), path=path) from None
-
-
-def _from_jsonl(path: str | Path) -> Iterator[Chunk]:
+def _from_rows(source: Source) -> Iterator[Chunk]:
     columns: tuple[str, ...] = ()
     rows: list[tuple[int, dict[str, Any]]] = []
     tokens = first = 0
-    for number, line in _lines(path):
-        row = _parse(line, path=path, number=number)
+    for line, row in source.rows():
         if not columns:
-            columns = _usable(list(row), path=path, line=number)
-        late = next((name for name in COLUMNS if name in row and name not in columns), None)
-        if late is not None:
-            fix = "give it in every row" + ("" if late in (*TOKEN_COLUMNS, "mask") else ", null where there is none")
-            text = message(late, expected="in the first row too", got="it from this row on", fix=fix)
-            raise DataError(text, path=path, line=number)
-        lists = _row_lists(row, columns, path=path, number=number)
-        rows.append((number, {**row, **lists}))
+            columns = _usable(list(row), source, line)
+        _must_not_be_late(row, columns, source, line)
+        lists = _row_lists(row, columns, source, line)
+        rows.append((line, {**row, **lists}))
         tokens += len(lists["logp"]) if "logp" in lists else 0
         if tokens >= TOKENS_PER_CHUNK or len(rows) >= ROWS_PER_CHUNK:
-            yield _pack_rows(rows, columns, first=first, path=path)
+            yield _pack_rows(rows, columns, source, first=first)
             first, tokens, rows = first + len(rows), 0, []
     if rows:
-        yield _pack_rows(rows, columns, first=first, path=path)
+        yield _pack_rows(rows, columns, source, first=first)
 
 
-def _parse(line: bytes, *, path: str | Path, number: int) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except UnicodeDecodeError:
-        fix = "name a JSONL or Parquet file"
-        raise DataError(message("line", expected="UTF-8 text", got="other bytes", fix=fix), path=path) from None
-    except json.JSONDecodeError as error:
-        got = f"{error.msg} at column {error.colno}"
-        raise DataError(message("line", expected="one JSON object", got=got), path=path, line=number) from None
-    except (ValueError, RecursionError) as error:
-        got = "lists nested too deeply" if isinstance(error, RecursionError) else "a number of too many digits"
-        raise DataError(message("line", expected="one JSON object", got=got), path=path, line=number) from None
-    if not isinstance(row, dict):
-        kind = type(row).__name__
-        raise DataError(message("line", expected="one JSON object", got=f"a {kind}"), path=path, line=number)
-    return row
+def _must_not_be_late(row: dict[str, Any], columns: tuple[str, ...], source: Source, line: int) -> None:
+    late = next((name for name in COLUMNS if name in row and name not in columns), None)
+    if late is not None:
+        fix = "give it in every row" + ("" if late in (*TOKEN_COLUMNS, "mask") else ", null where there is none")
+        raise source.error(message(late, expected="in the first row too", got="it from this row on", fix=fix), line)
 
 
-def _row_lists(row: dict[str, Any], columns: tuple[str, ...], *, path: str | Path, number: int) -> dict[str, Floats]:
-    lists: dict[str, Floats] = {}
-    for name in (*TOKEN_COLUMNS, "mask"):
-        if name not in columns:
-            continue
-        value = row.get(name)
-        if not isinstance(value, list):
-            got = "nothing" if value is None else f"a {type(value).__name__}"
-            raise DataError(message(name, expected="a list of numbers", got=got), path=path, line=number)
-        kinds = _MASK_KINDS if name == "mask" else _KINDS
-        if not kinds.issuperset(map(type, value)):
-            bad = next(x for x in value if type(x) not in kinds)
-            raise DataError(message(name, expected="a list of numbers", got=_short(bad)), path=path, line=number)
-        try:
-            lists[name] = np.array(value, dtype=np.float64)
-        except OverflowError:
-            got = "a whole number past the float range"
-            raise DataError(message(name, expected="a list of numbers", got=got), path=path, line=number) from None
-    sizes = {name: values.size for name, values in lists.items()}
-    if len(set(sizes.values())) > 1:
-        got = ", ".join(f"{name} {size}" for name, size in sizes.items())
-        raise DataError(message("row", expected="lists of one length", got=got), path=path, line=number)
-    _check_mask(lists.get("mask"), path=path, line=number)
+def _row_lists(row: dict[str, Any], columns: tuple[str, ...], source: Source, line: int) -> dict[str, Floats]:
+    lists = {name: _list(row.get(name), name, source, line) for name in (*TOKEN_COLUMNS, "mask") if name in columns}
+    if len({values.size for values in lists.values()}) > 1:
+        got = ", ".join(f"{name} {values.size}" for name, values in lists.items())
+        raise source.error(message("row", expected="lists of one length", got=got), line)
+    _check_mask(lists.get("mask"), source, line)
     return lists
 
 
@@ -215,66 +149,98 @@ _KINDS = {int, float, type(None)}
 _MASK_KINDS = {*_KINDS, bool}
 
 
-def _short(value: Any) -> str:
-    try:
-        return repr(value)[:40]
-    except (RecursionError, ValueError):
-        return f"a {type(value).__name__}"
+def _list(value: Any, name: str, source: Source, line: int) -> Floats:
+    """The numbers of a token column, null as NaN."""
+    kinds = _MASK_KINDS if name == "mask" else _KINDS
+    if not isinstance(value, list):
+        got = "nothing" if value is None else f"a {type(value).__name__}"
+    elif not kinds.issuperset(map(type, value)):
+        got = short(repr(next(x for x in value if type(x) not in kinds)))
+    else:
+        try:
+            return np.array(value, dtype=np.float64)
+        except OverflowError:
+            got = "a whole number past the float range"
+    raise source.error(message(name, expected="a list of numbers", got=got), line)
 
 
-def _check_mask(mask: Floats | None, *, path: str | Path, line: int | None) -> None:
+def _check_mask(mask: Floats | None, source: Source, line: int | None) -> None:
     if mask is not None and not np.isin(mask, (0.0, 1.0)).all():
         bad = float(mask[~np.isin(mask, (0.0, 1.0))][0])
-        raise DataError(message("mask", expected="only 0 and 1", got=f"{bad:g}"), path=path, line=line)
+        raise source.error(message("mask", expected="only 0 and 1", got=f"{bad:g}"), line)
 
 
 def _pack_rows(
-    rows: list[tuple[int, dict[str, Any]]], columns: tuple[str, ...], *, first: int, path: str | Path
+    rows: list[tuple[int, dict[str, Any]]], columns: tuple[str, ...], source: Source, *, first: int
 ) -> Chunk:
-    lengths = [row["logp"].size if "logp" in row and "logp" in columns else 0 for _, row in rows]
+    numbers = {}
+    for name in filter(columns.__contains__, NUMBER_COLUMNS):
+        values = [_number(row.get(name), name, source, line) for line, row in rows]
+        recorded = np.array([row.get(name) is not None for _, row in rows])
+        numbers[name] = _checked(np.array(values), recorded, name, source, [line for line, _ in rows])
+    lists = [name for name in (*TOKEN_COLUMNS, "mask") if name in columns]
+    return _chunk(
+        columns,
+        first=first,
+        lengths=np.array([row["logp"].size if "logp" in columns else 0 for _, row in rows], dtype=np.int64),
+        tokens={name: np.concatenate([row[name] for _, row in rows]) for name in lists},
+        numbers=numbers,
+        labels={name: [_label(row.get(name)) for _, row in rows] for name in LABEL_COLUMNS if name in columns},
+    )
+
+
+def _chunk(
+    columns: tuple[str, ...],
+    *,
+    first: int,
+    lengths: NDArray[np.int64],
+    tokens: dict[str, Floats],
+    numbers: dict[str, Floats],
+    labels: dict[str, list[str]],
+) -> Chunk:
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    tokens = {name: np.concatenate([row[name] for _, row in rows]) for name in TOKEN_COLUMNS if name in columns}
-    if "mask" in columns:
-        mask = np.concatenate([row["mask"] for _, row in rows]).astype(bool)
-    else:
-        mask = np.ones(int(offsets[-1]), dtype=bool)
-    numbers = {name: np.empty(len(rows)) for name in NUMBER_COLUMNS if name in columns}
-    for name, values in numbers.items():
-        for i, (number, row) in enumerate(rows):
-            values[i] = _number(row.get(name), name=name, path=path, line=number)
-    labels = {name: [_label(row.get(name)) for _, row in rows] for name in LABEL_COLUMNS if name in columns}
+    mask = tokens.pop("mask", None)
     return Chunk(
         first_row=first,
-        rows=len(rows),
+        rows=lengths.size,
         offsets=offsets,
         tokens=tokens,
-        mask=mask,
+        mask=np.ones(int(offsets[-1]), dtype=bool) if mask is None else mask.astype(bool),
         numbers=numbers,
         labels=labels,
         columns=columns,
     )
 
 
-def _number(value: Any, *, name: str, path: str | Path, line: int) -> float:
+def _number(value: Any, name: str, source: Source, line: int) -> float:
     if value is None:
         return float("nan")
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise DataError(message(name, expected="a number", got=_short(value)), path=path, line=line)
+        raise source.error(message(name, expected="a number", got=short(repr(value))), line)
     try:
-        value = float(value)
+        return float(value)
     except OverflowError:
         got = "a whole number past the float range"
-        raise DataError(message(name, expected="a number", got=got), path=path, line=line) from None
-    if name == "length" and value < 0:
-        raise DataError(
-            message(name, expected="a number of tokens, at least 0", got=f"{value:g}"), path=path, line=line
-        )
-    if name == "step" and (not np.isfinite(value) or value != int(value) or value < 0):
+        raise source.error(message(name, expected="a number", got=got), line) from None
+
+
+def _checked(values: Floats, recorded: NDArray[np.bool_], name: str, source: Source, lines: Sequence[int]) -> Floats:
+    """Numbers as a chunk holds them; an error for what cannot be.
+
+    A score that is recorded and not finite is infinite: a number that nobody can train on, for finding NON_FINITE.
+    """
+    bad, expected = np.zeros(values.size, dtype=bool), ""
+    if name in ("reward", "gold"):
+        values = np.where(recorded & ~np.isfinite(values), np.inf, values)
+    elif name == "length":
+        bad, expected = values < 0, "a number of tokens, at least 0"
+    elif name == "step":
+        bad = recorded & ~(np.isfinite(values) & (values >= 0) & (values == np.floor(values)))
         expected = "a whole number of updates, at least 0"
-        raise DataError(message(name, expected=expected, got=f"{value}"), path=path, line=line)
-    if name in ("reward", "gold") and not np.isfinite(value):
-        return float("inf")  # recorded and not a number anyone can train on: finding NON_FINITE
-    return float(value)
+    if bad.any():
+        at = int(bad.argmax())
+        raise source.error(message(name, expected=expected, got=f"{values[at]:g}"), lines[at])
+    return values
 
 
 def _label(value: Any) -> str:
@@ -286,40 +252,32 @@ def _label(value: Any) -> str:
         return f"{type(value).__name__} {value!s}"
 
 
-# ---------------------------------------------------------------------------------------------------------- Parquet
+# ---------------------------------------------------------------------------------------------------- whole batches
 
 
-def _from_parquet(path: Path) -> Iterator[Chunk]:
+def _from_frames(source: Source, names: list[str]) -> Iterator[Chunk]:
+    columns, first = _usable(names, source), 0
+    for table in source.batches(columns, _batch_size(source, columns)) or ():
+        for piece in _pieces(_with_lists(table), columns):
+            yield _pack_frame(piece, columns, source, first=first)
+            first += piece.height
+
+
+def _with_lists(table: pl.DataFrame) -> pl.DataFrame:
+    """Lists of one length each, which Parquet can state, as lists."""
     import polars as pl
 
-    try:
-        frame = pl.scan_parquet(path)
-        names = list(frame.collect_schema().names())
-        columns = _usable(names, path=path)
-        total = int(frame.select(pl.len()).collect().item())
-        schema = frame.collect_schema()
-        fixed = [name for name in columns if isinstance(schema[name], pl.Array)]
-        chosen = frame.select(columns).with_columns(pl.col(name).arr.to_list() for name in fixed)
-        start = chosen.slice(0, 64).collect()
-        first = 0
-        for table in _batches(chosen, start, total):
-            for piece in _pieces(table, columns):
-                yield _pack_table(piece, columns, first=first, path=path)
-                first += piece.height
-    except (pl.exceptions.PolarsError, OSError) as error:
-        got = str(error).splitlines()[0][:120]
-        raise DataError(message("Parquet", expected="a readable file", got=got), path=path) from None
+    return table.with_columns(pl.col(name).arr.to_list() for name, kind in table.schema.items() if kind == pl.Array)
 
 
-def _batches(frame: pl.LazyFrame, start: pl.DataFrame, total: int) -> Iterator[pl.DataFrame]:
-    """The table in batches of about a chunk, judged by its first rows; streamed where this polars can."""
-    width = max(1, sum(start[n].list.len().sum() for n in start.columns if hasattr(start[n].dtype, "inner")))
-    rows = int(min(ROWS_PER_CHUNK, max(16, 4 * TOKENS_PER_CHUNK * max(1, start.height) // width)))
-    if hasattr(frame, "collect_batches"):
-        yield from frame.collect_batches(chunk_size=rows, maintain_order=True)
-        return
-    for first in range(0, total, rows):
-        yield frame.slice(first, rows).collect()
+def _batch_size(source: Source, columns: tuple[str, ...]) -> int:
+    """Rows of about a few chunks, judged by the first ones."""
+    start = next(iter(source.batches(columns, 64) or ()), None)
+    if start is None or not start.height:
+        return 64
+    start = _with_lists(start)
+    width = sum(start[name].list.len().sum() or 0 for name in start.columns if hasattr(start[name].dtype, "inner"))
+    return int(min(ROWS_PER_CHUNK, max(16, 4 * TOKENS_PER_CHUNK * start.height // max(1, width))))
 
 
 def _pieces(table: pl.DataFrame, columns: tuple[str, ...]) -> Iterator[pl.DataFrame]:
@@ -329,70 +287,54 @@ def _pieces(table: pl.DataFrame, columns: tuple[str, ...]) -> Iterator[pl.DataFr
         return
     ends = table["logp"].list.len().fill_null(0).cum_sum().to_numpy()
     cuts = np.flatnonzero(np.diff(ends // TOKENS_PER_CHUNK)) + 1
-    for first, last in zip([0, *cuts.tolist()], [*cuts.tolist(), table.height], strict=True):
+    for first, last in pairwise([0, *cuts.tolist(), table.height]):
         yield table.slice(first, last - first)
 
 
-def _pack_table(table: pl.DataFrame, columns: tuple[str, ...], *, first: int, path: Path) -> Chunk:
-    import polars as pl
-
+def _pack_frame(table: pl.DataFrame, columns: tuple[str, ...], source: Source, *, first: int) -> Chunk:
+    rows = range(first + 1, first + table.height + 1)
     flat: dict[str, Floats] = {}
     lengths: dict[str, NDArray[np.int64]] = {}
     for name in (*TOKEN_COLUMNS, "mask"):
-        if name not in columns:
-            continue
-        series = table[name]
-        inner = getattr(series.dtype, "inner", None)
-        if inner is None or not (inner.is_numeric() or inner == pl.Null or (inner == pl.Boolean and name == "mask")):
-            got = f"a column of {series.dtype}"
-            raise DataError(message(name, expected="a column of lists of numbers", got=got), path=path)
-        if series.null_count():
-            row = first + int(series.is_null().arg_true()[0]) + 1
-            raise DataError(message(name, expected="a list of numbers", got=f"nothing in row {row}"), path=path)
-        lengths[name] = series.list.len().to_numpy().astype(np.int64)
-        values = series.filter(series.list.len() > 0).explode().cast(pl.Float64)
-        flat[name] = values.fill_null(float("nan")).to_numpy()
+        if name in columns:
+            lengths[name], flat[name] = _flat(table[name], source, rows)
     for name, count in lengths.items():
-        other = lengths["logp"]
-        if (count != other).any():
-            row = int(np.flatnonzero(count != other)[0])
-            got = f"logp {other[row]}, {name} {count[row]} in row {first + row + 1}"
-            raise DataError(message("row", expected="lists of one length", got=got), path=path)
-    _check_mask(flat.get("mask"), path=path, line=None)
-    rows = table.height
-    offsets = np.concatenate([[0], np.cumsum(lengths.get("logp", np.zeros(rows, dtype=np.int64)))]).astype(np.int64)
-    return Chunk(
-        first_row=first,
-        rows=rows,
-        offsets=offsets,
-        tokens={name: flat[name] for name in TOKEN_COLUMNS if name in flat},
-        mask=flat["mask"].astype(bool) if "mask" in flat else np.ones(int(offsets[-1]), dtype=bool),
-        numbers={
-            name: _table_numbers(table[name], first=first, path=path) for name in NUMBER_COLUMNS if name in columns
-        },
+        differ = count != lengths["logp"]
+        if differ.any():
+            at = int(differ.argmax())
+            got = f"logp {lengths['logp'][at]}, {name} {count[at]}"
+            raise source.error(message("row", expected="lists of one length", got=got), rows[at])
+    _check_mask(flat.get("mask"), source, None)
+    return _chunk(
+        columns,
+        first=first,
+        lengths=lengths.get("logp", np.zeros(table.height, dtype=np.int64)),
+        tokens=flat,
+        numbers={name: _table_numbers(table[name], source, rows) for name in NUMBER_COLUMNS if name in columns},
         labels={name: [_label(x) for x in table[name].to_list()] for name in LABEL_COLUMNS if name in columns},
-        columns=columns,
     )
 
 
-def _table_numbers(series: pl.Series, *, first: int, path: Path) -> Floats:
+def _flat(series: pl.Series, source: Source, rows: Sequence[int]) -> tuple[NDArray[np.int64], Floats]:
+    """How many numbers each row of a token column has, and all of them, null as NaN."""
+    import polars as pl
+
+    inner = getattr(series.dtype, "inner", None)
+    if inner is None or not (inner.is_numeric() or inner == pl.Null or (inner == pl.Boolean and series.name == "mask")):
+        got = f"a column of {series.dtype}"
+        raise source.error(message(series.name, expected="a column of lists of numbers", got=got))
+    if series.null_count():
+        at = int(series.is_null().arg_true()[0])
+        raise source.error(message(series.name, expected="a list of numbers", got="nothing"), rows[at])
+    values = series.filter(series.list.len() > 0).explode().cast(pl.Float64)
+    return series.list.len().to_numpy().astype(np.int64), values.fill_null(float("nan")).to_numpy()
+
+
+def _table_numbers(series: pl.Series, source: Source, rows: Sequence[int]) -> Floats:
     import polars as pl
 
     if not (series.dtype.is_numeric() or series.dtype in (pl.Boolean, pl.Null)):
-        raise DataError(message(series.name, expected="numbers", got=f"a column of {series.dtype}"), path=path)
+        raise source.error(message(series.name, expected="numbers", got=f"a column of {series.dtype}"))
     values = series.cast(pl.Float64)
     recorded = values.is_not_null().to_numpy()
-    array = values.fill_null(float("nan")).to_numpy().copy()
-    if series.name == "step":
-        bad = recorded & ~(np.isfinite(array) & (array >= 0) & (array == np.floor(array)))
-        if bad.any():
-            row = int(np.flatnonzero(bad)[0])
-            got = f"{array[row]:g} in row {first + row + 1}"
-            raise DataError(message("step", expected="a whole number of updates, at least 0", got=got), path=path)
-    if series.name == "length" and (array < 0).any():
-        row = int(np.flatnonzero(array < 0)[0])
-        got = f"{array[row]:g} in row {first + row + 1}"
-        raise DataError(message("length", expected="a number of tokens, at least 0", got=got), path=path)
-    if series.name in ("reward", "gold"):
-        array[recorded & ~np.isfinite(array)] = np.inf
-    return np.asarray(array, dtype=np.float64)
+    return _checked(values.fill_null(float("nan")).to_numpy(), recorded, series.name, source, rows)
