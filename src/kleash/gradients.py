@@ -13,7 +13,7 @@ import numpy as np
 
 from kleash import _checks
 from kleash.errors import OptionError, ShapeError
-from kleash.kl import ESTIMATORS, PLACEMENTS, Direction, Estimator, Placement, derivative, k1, k2, k3, log_softmax
+from kleash.kl import ESTIMATORS, PLACEMENTS, Direction, Estimator, Placement, derivative, log_softmax
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -98,7 +98,7 @@ def expected_gradient(
     logits, reference_logits
         Shape (n_prefixes, vocabulary).
     estimator
-        ``k1``, ``k2`` or ``k3``, per token.
+        ``k1``, ``k2``, ``k3`` or ``abs``, per token.
     placement
         ``loss``: added to the loss and differentiated through logp. ``loss-with-ratio``: multiplied by the importance
         ratio of the token, which is 1 in value and is differentiated too. ``reward``: subtracted from the token's
@@ -129,11 +129,11 @@ def expected_gradient(
     >>> print(expected_gradient(world, policy, reference, estimator="k3", placement="reward").round(6) + 0.0)
     [[-0.014654 -0.012023  0.026677]]
     """
-    _checks.choice(estimator, ESTIMATORS, name="estimator")
+    _checks.choice(estimator, tuple(ESTIMATORS), name="estimator")
     _checks.choice(placement, PLACEMENTS, name="placement")
     log_p = world.log_probabilities(logits)
     delta = log_p - world.log_probabilities(reference_logits)
-    value = np.where(world.mask, {"k1": k1, "k2": k2, "k3": k3}[estimator](delta), 0.0)
+    value = np.where(world.mask, ESTIMATORS[estimator].value(delta), 0.0)
     if placement == "reward":
         weight = np.flip(np.cumsum(np.flip(value, 1), 1), 1)
     elif placement == "reward-own-token":

@@ -11,8 +11,9 @@ says nothing about the gradient: what a term does to the policy depends on where
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -30,6 +31,7 @@ __all__ = [
     "PLACEMENTS",
     "KLEstimate",
     "KLSpec",
+    "absolute",
     "derivative",
     "estimate",
     "full_kl",
@@ -41,15 +43,14 @@ __all__ = [
     "token_mean",
 ]
 
-Estimator = Literal["k1", "k2", "k3"]
-Kind = Literal["k1", "k2", "k3", "full"]
+Estimator = Literal["k1", "k2", "k3", "abs"]
+Kind = Literal["k1", "k2", "k3", "abs", "full"]
 Direction = Literal["policy||reference", "reference||policy"]
 Unit = Literal["nats per answer", "nats per token"]
 Sampler = Literal["policy", "behavior", "reference", "enumerated", "unknown"]
 Placement = Literal["loss", "loss-with-ratio", "reward", "reward-own-token"]
 Where = Literal["loss", "loss-with-ratio", "reward", "reward-own-token", "none", "unknown"]
 
-ESTIMATORS: tuple[str, ...] = get_args(Estimator)
 PLACEMENTS: tuple[str, ...] = get_args(Placement)
 
 _SERIES_BELOW = 1e-3  # below this |delta| the Taylor series of k3 is used: five terms leave a relative error of 1e-17
@@ -62,7 +63,7 @@ class KLSpec:
     Parameters
     ----------
     estimator
-        ``k1``, ``k2``, ``k3``, or ``full`` (summed over the whole vocabulary at each position).
+        ``k1``, ``k2``, ``k3``, ``abs``, or ``full`` (summed over the whole vocabulary at each position).
     direction
         Whose expectation it is: ``policy||reference`` is the one that gives the tilt, KL(policy || reference).
     unit
@@ -215,8 +216,35 @@ def k3(delta: ArrayLike, *, clamp: tuple[float, float] | None = None) -> Array:
     return np.where(np.abs(x) < _SERIES_BELOW, series, direct)
 
 
+def absolute(delta: ArrayLike, *, clamp: tuple[float, float] | None = None) -> Array:
+    """The size of the log ratio, per token, in nats: an estimate of no KL, and its gradient is that of none.
+
+    Examples
+    --------
+    >>> absolute([0.5, -0.25]).tolist()
+    [0.5, 0.25]
+    """
+    return np.abs(_delta(delta, clamp))
+
+
+class Term(NamedTuple):
+    """An estimator: its value of a token's ``delta``, and the derivative of that."""
+
+    value: Callable[..., Array]
+    slope: Callable[[Array], Array]
+
+
+ESTIMATORS: dict[str, Term] = {
+    "k1": Term(k1, np.ones_like),
+    "k2": Term(k2, np.positive),
+    "k3": Term(k3, lambda delta: -np.expm1(-delta)),
+    "abs": Term(absolute, np.sign),
+}
+"""The single-sample estimators by name: another one is a row here."""
+
+
 def derivative(delta: ArrayLike, *, estimator: Estimator, clamp: tuple[float, float] | None = None) -> Array:
-    """How a token's term moves with its own ``logp``: 1, delta, and ``1 - exp(-delta)`` for k1, k2, k3.
+    """How a token's term moves with its own ``logp``: 1, delta, ``1 - exp(-delta)`` and a sign for k1, k2, k3, abs.
 
     Finite for k3 down to ``delta = -709``, minus infinity past -709.78, where ``exp(-delta)`` leaves float64.
     Under a clamp the derivative outside the limits is 0 (and finite): those tokens are not pulled back at all.
@@ -226,11 +254,11 @@ def derivative(delta: ArrayLike, *, estimator: Estimator, clamp: tuple[float, fl
     >>> derivative([-100.0], estimator="k3", clamp=(-20, 20)).tolist()
     [0.0]
     """
-    _checks.choice(estimator, ESTIMATORS, name="estimator")
+    _checks.choice(estimator, tuple(ESTIMATORS), name="estimator")
     raw = np.asarray(delta, dtype=np.float64)
     x = _delta(raw, clamp)
     with np.errstate(over="ignore"):
-        slope = np.ones_like(x) if estimator == "k1" else x if estimator == "k2" else -np.expm1(-x)
+        slope = ESTIMATORS[estimator].slope(x)
     return slope if clamp is None else np.where(x == raw, slope, 0.0)
 
 
@@ -358,7 +386,7 @@ def estimate(logp: ArrayLike, ref_logp: ArrayLike, mask: ArrayLike, *, spec: KLS
     logp, ref_logp, mask
         Shape (N, T): log-probability of each sampled token under policy and reference, and which tokens count.
     spec
-        Its estimator must be k1, k2 or k3, and its direction policy||reference: samples of the policy give no other.
+        Its estimator must be one of `ESTIMATORS`, its direction policy||reference: samples of the policy give no other.
         With sampler ``behavior`` the number is what those tokens give, and no estimate of the policy's KL; samples of
         the reference give none at all and are refused.
 
@@ -375,7 +403,7 @@ def estimate(logp: ArrayLike, ref_logp: ArrayLike, mask: ArrayLike, *, spec: KLS
     """
     if spec.estimator == "full" or spec.direction != "policy||reference":
         raise OptionError(
-            _checks.message("spec", expected="k1, k2 or k3 of policy||reference", got=str(spec), fix="use full_kl")
+            _checks.message("spec", expected="k1, k2, k3 or abs of policy||reference", got=str(spec), fix="use full_kl")
         )
     if spec.sampler not in ("policy", "behavior", "unknown"):
         expected = "tokens that the policy drew (sampler policy, or behavior where it was an older one)"
@@ -385,7 +413,7 @@ def estimate(logp: ArrayLike, ref_logp: ArrayLike, mask: ArrayLike, *, spec: KLS
     if p.size == 0:
         raise OptionError(_checks.message("logp", expected="at least one answer with a token", got=f"shape {p.shape}"))
     with np.errstate(invalid="ignore"):  # -inf on both sides under an inactive mask
-        terms = {"k1": k1, "k2": k2, "k3": k3}[spec.estimator](p - q, clamp=spec.clamp)
+        terms = ESTIMATORS[spec.estimator].value(p - q, clamp=spec.clamp)
     x, active = _masked(terms, mask)
     sums, count = x.sum(axis=1), active.sum(axis=1).astype(np.float64)
     n = sums.size

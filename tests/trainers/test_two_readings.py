@@ -27,9 +27,12 @@ DEFAULTS = [  # whose log, whose translation, an option at its default, what tha
 NUMBERS = {"reward_sd": 1.0, "reward_sd_spread": 0.0, "group_size": 4, "length": 1}
 
 
+NAMES_ONLY = {"coefficient", "named"}  # which options would say it, in words
+
+
 def stated(name, config):
     found = settings_of(name, config, Declared())
-    return {field.name: getattr(found, field.name) for field in fields(found)}
+    return {field.name: getattr(found, field.name) for field in fields(found) if field.name not in NAMES_ONLY}
 
 
 def translated(name, settings):

@@ -12,27 +12,12 @@ from typing import Any
 from kleash import _checks, config
 from kleash.errors import ConfigError
 from kleash.kl import ESTIMATORS, PLACEMENTS
+from kleash.trainers import option_names
+from kleash.trainers.options import flatten
 
-__all__ = ["Declared", "flatten", "read_config"]
+__all__ = ["Declared", "read_config"]
 
-KNOWN_KEYS = (
-    "beta",
-    "kl_coef",
-    "init_kl_coef",
-    "use_kl_loss",
-    "kl_loss_coef",
-    "kl_loss_type",
-    "use_kl_in_reward",
-    "loss_type",
-    "kl_estimator",
-    "kl_penalty",
-    "reference_policy_kl_penalty",
-    "advantage_estimator",
-    "adv_estimator",
-    "kl_target",
-    "target_kl",
-    "horizon",
-)
+KNOWN_KEYS = option_names()[1]
 """Option names of trainers, by which their configuration is told from a small file of declarations."""
 
 
@@ -70,7 +55,7 @@ class Declared:
             got = f"{low:g} to {high:g}"
             raise ConfigError(_checks.message("reward range", expected="reward_min below reward_max", got=got))
         if self.estimator is not None:
-            _checks.choice(self.estimator, ESTIMATORS, name="estimator")
+            _checks.choice(self.estimator, tuple(ESTIMATORS), name="estimator")
         if self.placement is not None:
             _checks.choice(self.placement, PLACEMENTS, name="placement")
         if self.columns is not None:
@@ -123,7 +108,7 @@ def _sorted(table: dict[str, Any]) -> tuple[Declared, dict[str, Any]]:
     known = {f.name for f in fields(Declared)}
     names = _names_of(table)
     others = names - known
-    if set(table) <= known or (not others & set(KNOWN_KEYS) and (_misspelt(others, known) or not names & known)):
+    if set(table) <= known or (not others & KNOWN_KEYS and (_misspelt(others, known) or not names & known)):
         return config.fill(Declared, table), {}
     return Declared(), table
 
@@ -131,24 +116,6 @@ def _sorted(table: dict[str, Any]) -> tuple[Declared, dict[str, Any]]:
 def _misspelt(names: set[str], known: set[str]) -> bool:
     """Whether one of some unknown names is close to a known one: ``betta`` is a slip, ``learning_rate`` is not."""
     return any(difflib.get_close_matches(name, known, n=1, cutoff=0.75) for name in names)
-
-
-def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings under dotted names.
-
-    Examples
-    --------
-    >>> flatten({"actor": {"use_kl_loss": True}, "beta": 0.1})
-    {'actor.use_kl_loss': True, 'beta': 0.1}
-    """
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{name}.")
-        else:
-            flat[name] = value
-    return flat
 
 
 def _names_of(table: Mapping[str, Any]) -> set[str]:

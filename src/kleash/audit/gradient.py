@@ -43,4 +43,6 @@ def judge_term(estimator: Estimator, placement: Placement) -> Finding:
     if np.allclose(term, forward):
         message = f"{name} pulls, but along KL(reference || policy): beta is not the tilt's beta"
         return evidence.ok(message)
+    if not np.allclose(term, true):
+        return evidence.ok(f"{name} pulls, but its gradient is that of neither KL: no tilt corresponds at any beta")
     return evidence.ok(f"{name} pulls along KL(policy || reference), token by token")

@@ -9,7 +9,8 @@ not 0.
 from __future__ import annotations
 
 from kleash.logs._gold import with_gold
+from kleash.logs._kl import with_settings
 from kleash.logs._read import read_logs
 from kleash.logs.table import TRAINERS, KLColumn, RunLog
 
-__all__ = ["TRAINERS", "KLColumn", "RunLog", "read_logs", "with_gold"]
+__all__ = ["TRAINERS", "KLColumn", "RunLog", "read_logs", "with_gold", "with_settings"]

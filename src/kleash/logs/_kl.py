@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kleash.logs.table import KLColumn
+from kleash.trainers import trainer_named
 from kleash.trainers.facts import bare
-from kleash.trainers.options import stated
+from kleash.trainers.options import flatten, stated, version_of
 from kleash.trainers.penalty import value_of
 
 if TYPE_CHECKING:
-    from kleash.logs.table import Array
+    from kleash.logs.table import Array, RunLog
     from kleash.trainers import Trainer
     from kleash.trainers.facts import KLRule, Raw
     from kleash.trainers.options import Version
 
-__all__ = ["contested", "kl_columns", "relabelled"]
+__all__ = ["contested", "kl_columns", "relabelled", "with_settings"]
 
 
 def kl_columns(trainer: Trainer, raw: Mapping[str, Array], notes: list[str]) -> list[KLColumn]:
@@ -70,15 +71,19 @@ def relabelled(
     -------
     The columns in the same order.
     """
-    penalty = trainer.penalty(stated(trainer.options, config)[0])
+    said = stated(trainer.options, config)[0]
+    penalty = trainer.penalty(said)
     ratio, _ = trainer.with_ratio(penalty.with_ratio, version, set(raw))
     if columns and ratio is None and trainer.ratio_option is not None:
         notes.append(trainer.ratio_note(version))
     rules = {name: rule for rule in _rules(trainer, raw) for name in rule.keys}
     out = []
     for column in columns:
-        rule, spec = rules[bare(column.key)], column.spec
-        estimator: Any = value_of(str(config.get(rule.named_by, ""))) or spec.estimator
+        rule, spec = rules.get(bare(column.key)), column.spec
+        if rule is None:
+            out.append(column)
+            continue
+        estimator: Any = value_of(said.get(rule.named_by)) or spec.estimator
         clamp = rule.spec.clamp if estimator == rule.spec.estimator else None  # a clamp is that of one estimator
         placement: Any = spec.placement
         if rule.spec.placement == "unknown" and penalty.where in ("loss", "reward"):
@@ -96,3 +101,25 @@ def contested(trainer: Trainer, columns: list[KLColumn], raw: Raw, notes: list[s
         return columns
     notes.append(rival.note)
     return [replace(c, spec=replace(c.spec, placement="unknown")) for c in columns]
+
+
+def with_settings(log: RunLog, settings: Mapping[str, Any]) -> RunLog:
+    """A log under settings that somebody gives besides: what its KL columns are may depend on them.
+
+    Parameters
+    ----------
+    log
+        As it was read.
+    settings
+        The trainer's own, nested or flat; they win over what the log holds.
+
+    Returns
+    -------
+    The log with both in ``config``.
+    """
+    if not settings:
+        return log
+    config = {**log.config, **flatten(settings)}
+    who, version = trainer_named(log.trainer), version_of(log.trainer_version)
+    kl = relabelled(who, log.kl, log.raw, config, version=version, notes=[])
+    return replace(log, config=config, kl=tuple(kl))

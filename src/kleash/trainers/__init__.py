@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from kleash.trainers.facts import Trainer
+from kleash.trainers.facts import Columns, Shows, Trainer
 from kleash.trainers.nemo_rl import NEMO_RL
 from kleash.trainers.open_instruct import OPEN_INSTRUCT
 from kleash.trainers.openrlhf import OPENRLHF
@@ -28,6 +28,7 @@ __all__ = [
     "TRAINERS",
     "Trainer",
     "detect",
+    "history",
     "metric_names",
     "option_names",
     "projects",
@@ -42,6 +43,11 @@ def _as_said(o: Options) -> Penalty:
 TABLE = Trainer(
     name="table",
     project="a table",
+    columns=Columns(
+        losses={"loss": ("actor/loss", "loss", "total_loss"), "policy": ("actor/pg_loss", "pg_loss", "policy_loss")},
+        entropy=("actor/entropy", "actor/entropy_loss", "entropy_loss"),
+    ),
+    shows=Shows(kl_in_loss="kl_loss"),
     options={
         "beta": Option(names=("beta", "kl_coef", "kl_coefficient", "coefficient")),
         "estimator": Option(choices=tuple(ESTIMATORS), printed=False),
@@ -95,6 +101,11 @@ def detect(keys: Collection[str]) -> str | None:
     """
     known = set(keys)
     return next((name for name, trainer in reversed(TRAINERS.items()) if trainer.knows(known)), None)
+
+
+def history(topic: str) -> str:
+    """Releases of any trainer in which something was otherwise."""
+    return "; ".join(trainer.history[topic] for trainer in TRAINERS.values() if topic in trainer.history)
 
 
 def projects() -> list[str]:

@@ -34,6 +34,7 @@ __all__ = [
     "Identity",
     "KLRule",
     "Rival",
+    "Shows",
     "Tensors",
     "Trainer",
     "bare",
@@ -138,8 +139,8 @@ class Rival:
         The other trainer.
     shows, why
         Whether the columns show that it is the other, and what to say then.
-    sure, note
-        Whether the columns show that it is this one, and what to say where they do not.
+    sure, note, question
+        Whether the columns show that it is this one; what a reader and a check say where they do not.
     """
 
     name: str
@@ -147,6 +148,7 @@ class Rival:
     why: str
     sure: Callable[[Raw], bool]
     note: str
+    question: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,24 +197,55 @@ class FirstSteps:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Shows:
+    """Which columns show where the penalty is, for a trainer that can put it in more than one place.
+
+    Parameters
+    ----------
+    kl_in_loss
+        A KL that is logged only where it is in the loss.
+    zero_outside
+        A KL that is 0 in every row where it is not in the loss.
+    shaped, words, differ
+        The score before and after a penalty in the reward, what people call the two, and what to say if they differ.
+    paid, paid_by
+        The KL of a penalty in the reward, logged only with one, and its coefficient.
+    silent_in_reward
+        Nothing of a penalty in the reward is logged.
+    """
+
+    kl_in_loss: str = ""
+    zero_outside: str = ""
+    shaped: tuple[str, ...] = ()
+    words: str = ""
+    differ: str = "{} and {} differ"
+    paid: tuple[str, ...] = ()
+    paid_by: tuple[str, ...] = ()
+    silent_in_reward: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Identity:
     """How the log's own columns hold the coefficient.
 
     Parameters
     ----------
     kind
-        ``parts``: the loss with and without the penalty, or the score before and after it. ``difference``: two columns
-        differ by the penalty. ``penalty``: the penalty has a column. ``loss``: the loss is beta * KL where the policy
-        term vanishes. ``evaluations``: changes between evaluations. ``proportional``: one column is the coefficient
-        times one of several KLs. ``shaped``: the score before and after it. ``none``: nothing holds it.
+        ``parts``: the loss with and without the penalty, or the score before and after it. ``shaped``: that score only.
+        ``difference``: two columns differ by the penalty. ``penalty``: the penalty has a column, per answer or per
+        token beside a length. ``loss``: the loss is beta * KL where the policy term vanishes. ``evaluations``: changes
+        between evaluations. ``proportional``: one column is the coefficient times one of several KLs. ``none``.
     keys
         The columns, in the order that the kind asks for.
+    terms
+        Of ``proportional``: estimator of each KL, and whether the ratio multiplies it.
     reason
         Why there is none.
     """
 
     kind: str = "parts"
     keys: tuple[str, ...] = ()
+    terms: tuple[tuple[str, bool | None], ...] = ()
     reason: str = ""
 
 
@@ -275,8 +308,8 @@ class Trainer:
         The option that multiplies a KL in the loss by the ratio; and keys that date a log, with their version.
     controller
         The unit of the KL that its controller is fed, as words.
-    identity, changes
-        What its log obeys, and which releases changed the KL of an unchanged script.
+    shows, identity, changes
+        Where its log shows the penalty, what it obeys, which releases changed the KL of an unchanged script.
     token_means
         A KL per token is a mean over all tokens of a batch, not one over answers of their own means.
     loss_places
@@ -287,6 +320,12 @@ class Trainer:
         The tag of its model cards.
     rival, console, tensors, first_steps
         See there; ``console``: labels of console bullets and the keys they stand for.
+    doubt
+        What to say of an estimator (``{}``) in the loss that has no pull, where some releases correct its gradient; and
+        what to do.
+    history
+        Releases in which something was otherwise, as a cause to name: of the ``switch``, of the ``sign``, of the
+        logged KL against the penalty's (``overlogged``).
     note, note_without
         What to say of any log with a KL, and of one without.
     """
@@ -305,6 +344,7 @@ class Trainer:
     ratio_option: str | None = None
     eras: tuple[tuple[str, Version], ...] = ()
     controller: str = PER_ANSWER
+    shows: Shows = field(default_factory=Shows)
     identity: Identity = field(default_factory=Identity)
     changes: tuple[Change, ...] = ()
     token_means: bool = False
@@ -316,8 +356,15 @@ class Trainer:
     console: Mapping[str, str] = field(default_factory=dict)
     tensors: Tensors | None = None
     first_steps: FirstSteps | None = None
+    doubt: tuple[str, str] | None = None
+    history: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
     note_without: str = ""
+
+    @property
+    def logs_no_kl(self) -> bool:
+        """Whether even a healthy log has no KL: the loss itself is the penalty."""
+        return self.implicit and not self.columns.kl
 
     def knows(self, keys: set[str]) -> bool:
         """Whether a log with these keys is this trainer's."""
@@ -345,13 +392,18 @@ class Trainer:
         dated = version or next((v for key, v in self.eras if key in keys or f"train/{key}" in keys), None)
         return self.options[self.ratio_option].at(dated), True
 
+    @property
+    def ratio_since(self) -> str:
+        """The release since which the ratio is the default."""
+        assert self.ratio_option is not None
+        return f"{self.project} {dotted(self.options[self.ratio_option].history[-1][0])}"
+
     def ratio_note(self, version: Version | None) -> str:
         """What is not known where neither the settings nor the version say whether the ratio is there."""
-        assert self.ratio_option is not None
         what = f"version of {self.project} not known"
         if version is not None:
             what = f"the default of {self.ratio_option} in {self.project} {dotted(version)} is not known"
-        since = dotted(self.options[self.ratio_option].history[-1][0])
+        since = self.ratio_since.removeprefix(f"{self.project} ")
         return f"{what}: k3 stands as a plain loss; since {since} it is multiplied by the ratio"
 
 

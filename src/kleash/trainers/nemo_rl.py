@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from kleash.trainers._common import FROZEN, NO_CLIP, PLAIN
-from kleash.trainers.facts import PER_TOKEN, Change, Columns, Identity, Trainer, kl
+from kleash.trainers.facts import PER_TOKEN, Change, Columns, Identity, Shows, Trainer, kl
 from kleash.trainers.options import Option, Options
 from kleash.trainers.penalty import Leash, Penalty, Target, gradient_of
 
 __all__ = ["NEMO_RL"]
 
 _OPTIONS = {
-    "reference_policy_kl_penalty": Option(default=0.01),
+    "reference_policy_kl_penalty": Option(
+        names=("loss_fn.reference_policy_kl_penalty", "reference_policy_kl_penalty"), default=0.01
+    ),
     "reference_policy_kl_type": Option(default="k3", choices=("k1", "k2", "k3")),
     "kl_score_function": Option(default=True, printed=False),
     "use_kl_in_reward": Option(default=False),
@@ -86,6 +88,11 @@ NEMO_RL = Trainer(
             ),
             leash=_leash,
         ),
+    ),
+    shows=Shows(zero_outside="kl_penalty", silent_in_reward=True),
+    doubt=(
+        "{} in the loss has no pull in NeMo-RL before PR 2506 (May 2026), and the right one since",
+        "look up the release; k3 pulls in both",
     ),
     identity=Identity(
         kind="none", reason="NeMo-RL divides the coefficient out of kl_penalty and logs no policy loss of its own"

@@ -74,7 +74,11 @@ OPEN_INSTRUCT = Trainer(
     penalty=_penalty,
     targets=(Target(name="open-instruct", settable=("kl_estimator", "advantage_normalization_type"), leash=_leash),),
     place="loss",
-    identity=Identity(kind="proportional", keys=("loss/kl_avg", *(f"objective/kl{index}_avg" for index in _INDEX))),
+    identity=Identity(
+        kind="proportional",
+        keys=("loss/kl_avg", *(f"objective/kl{index}_avg" for index in _INDEX)),
+        terms=tuple((name, True if index == "3" else None) for index, name in _INDEX.items()),
+    ),
     mismatch={
         "debug/vllm_vs_local_logprob_diff_mean": (0.1, "twice the .0499 of bfloat16 kernels (trl issue 6789)"),
     },

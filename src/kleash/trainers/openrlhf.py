@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kleash.trainers._common import FROZEN, NO_CLIP, PLAIN
-from kleash.trainers.facts import PER_TOKEN, Change, Columns, Identity, Trainer, kl, old
+from kleash.trainers.facts import PER_TOKEN, Change, Columns, Identity, Shows, Trainer, kl, old
 from kleash.trainers.options import Option, Options
 from kleash.trainers.penalty import Leash, Penalty, Scale, Target, gradient_of, value_of
 
@@ -81,7 +81,12 @@ OPENRLHF = Trainer(
         ),
     ),
     controller="nats per token (the KL per answer divided by the mean length)",
-    identity=Identity(kind="shaped", keys=("reward", "return")),
+    shows=Shows(
+        shaped=("reward", "return"),
+        words="reward and return",
+        differ="return is below reward by more than its digits",
+    ),
+    identity=Identity(kind="shaped"),
     mismatch={"vllm_kl": (0.01, "tinker-feedback issue 22 alarms at .01")},
     cut=("rollout/truncated_rate",),
     changes=(

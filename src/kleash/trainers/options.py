@@ -134,24 +134,18 @@ def stated(options: Mapping[str, Option], config: Mapping[str, Any]) -> tuple[di
 
     Returns
     -------
-    A value for each key of the table, None where nothing is stated; and the name it was found under.
+    A value for each key of the table, None where nothing is stated; and the name by which it was found.
     """
     table = {str(key).lstrip("-").replace("-", "_"): value for key, value in flatten(config).items()}
     values: dict[str, Any] = {}
     found: dict[str, str] = {}
     for key, option in options.items():
-        name = next(
-            (
-                full
-                for name in option.names or (key,)
-                for full, value in table.items()
-                if value is not None and (full == name or full.endswith("." + name))
-            ),
-            None,
-        )
-        values[key] = None if name is None else option.believed(table[name])
-        if name is not None:
-            found[key] = name
+        values[key] = None
+        for name in option.names or (key,):
+            held = next((v for full, v in table.items() if v is not None and f".{full}".endswith(f".{name}")), None)
+            if held is not None:
+                values[key], found[key] = option.believed(held), name
+                break
     return values, found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kleash.trainers._common import FROZEN, NO_CLIP, ONE_LENGTH, PLAIN, SAME_LENGTH
-from kleash.trainers.facts import PER_TOKEN, Columns, Tensors, Trainer, kl, old
+from kleash.trainers.facts import PER_TOKEN, Columns, Shows, Tensors, Trainer, kl, old
 from kleash.trainers.options import Option, Options
 from kleash.trainers.penalty import Leash, Penalty, Scale, Target, gradient_of, pull_of, value_of
 
@@ -106,6 +106,7 @@ SLIME = Trainer(
             fixed={"use_kl_loss": True},
         ),
     ),
+    shows=Shows(kl_in_loss="kl_loss", silent_in_reward=True),
     mismatch={
         "train_rollout_logprob_abs_diff": (0.1, "twice the .0499 of bfloat16 kernels (trl issue 6789)"),
     },

@@ -190,6 +190,7 @@ GRPO = Trainer(
         why="taken for TRL's RLOO: its `kl` is k1 and falls below 0, where GRPO's k3 cannot",
         sure=_is_grpo,
         note="taken for TRL's GRPO; RLOO writes the same keys: say which with trainer='trl-grpo' or 'trl-rloo'",
+        question="GRPO and RLOO of TRL write the same keys: say which with --trainer",
     ),
     options=_GRPO_OPTIONS,
     penalty=trl_penalty,

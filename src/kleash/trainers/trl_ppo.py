@@ -33,6 +33,8 @@ _LEGACY_OPTIONS = {
     "target": Option(default=6.0),
     "horizon": Option(default=10000.0),
 }
+_PAID_OR_MEAN = ("objective/non_score_reward", "ppo/mean_non_score_reward", "tokens/responses_len_mean")
+"""What the penalty took from the reward, per answer or (record_step_stats) per token beside a KL per answer."""
 
 PPO = Trainer(
     **OWN,
@@ -72,5 +74,5 @@ LEGACY_PPO = Trainer(
     options=_LEGACY_OPTIONS,
     penalty=trl_penalty,
     place="reward",
-    identity=Identity(kind="penalty", keys=("objective/non_score_reward", "ppo/mean_non_score_reward")),
+    identity=Identity(kind="penalty", keys=_PAID_OR_MEAN),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kleash.trainers._common import EPOCHS, FROZEN, ONE_LENGTH, PLAIN, SAME_LENGTH, clipping, whole
-from kleash.trainers.facts import PER_TOKEN, Change, Columns, FirstSteps, Trainer, kl, old
+from kleash.trainers.facts import PER_TOKEN, Change, Columns, FirstSteps, Shows, Trainer, kl, old
 from kleash.trainers.options import Option, Options
 from kleash.trainers.penalty import Leash, Penalty, Scale, Target, gradient_of, value_of
 
@@ -141,6 +141,18 @@ VERL = Trainer(
         ),
     ),
     switches=("use_kl_loss", "use_kl_in_reward"),
+    history={
+        "switch": "verl before PR 644",
+        "sign": "verl before commit a65c9157, and forks taken earlier",
+        "overlogged": "verl 0.5 to 0.7 log kl_loss times the number of micro-batches (PR 4711)",
+    },
+    shows=Shows(
+        kl_in_loss="actor/kl_loss",
+        shaped=("critic/score/mean", "critic/rewards/mean"),
+        words="scores and rewards",
+        paid=("actor/reward_kl_penalty", "critic/kl"),
+        paid_by=("actor/reward_kl_penalty_coeff", "critic/kl_coeff"),
+    ),
     controller="nats per token (the KL per answer divided by the mean length)",
     mismatch={"rollout_corr/kl": (0.01, "tinker-feedback issue 22 alarms at .01")},
     cut=("response_length/clip_ratio",),

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kleash.audit.declared import Declared, flatten
+from kleash.audit.declared import Declared
 from kleash.audit.engine import checks_of, run_checks
 from kleash.audit.findings import CheckedInput, Finding, about
 from kleash.audit.logs import (
@@ -29,7 +28,7 @@ from kleash.audit.logs import (
 )
 from kleash.audit.logs.facts import facts_of
 from kleash.audit.logs.view import LogView, view
-from kleash.logs import with_gold
+from kleash.logs import with_gold, with_settings
 
 if TYPE_CHECKING:
     from kleash.frontier import Frontier
@@ -81,7 +80,7 @@ def check_logs(
     MissingColumnError
         ``gold`` names a column that no log has, or several.
     """
-    given = [replace(log, config={**log.config, **flatten(config or {})}) for log in logs]
+    given = [with_settings(log, config or {}) for log in logs]
     times = Counter(log.path for log in given)
     labels = [log.path if times[log.path] == 1 else f"{log.path}#{log.run}" for log in given]
     named = given if gold is None else with_gold(given, gold)
@@ -103,6 +102,6 @@ def _checked(view: LogView) -> CheckedInput:
         kind="log",
         rows=view.log.rows,
         sha256=view.log.sha256 or None,
-        trainer=view.trainer,
+        trainer=view.trainer.name,
         facts=facts_of(view),
     )

@@ -12,11 +12,13 @@ import numpy as np
 
 from kleash.audit.engine import check
 from kleash.audit.findings import Evidence, Finding, number
-from kleash.audit.logs.identities import loss_part, open_instruct, openrlhf
-from kleash.audit.logs.identities_trl import eval_log_ratios, grpo, non_score
-from kleash.audit.logs.recovery import SLACK, Recovered, difference, none
+from kleash.audit.logs.identities import difference, parts, penalty, proportional, shaped
+from kleash.audit.logs.identity_of_loss import evaluations, whole_loss
+from kleash.audit.logs.recovery import SLACK, Recovered, none
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kleash.audit.logs.view import LogView
 
 __all__ = ["Recovered", "coefficient", "facts_of_coefficient", "recover"]
@@ -27,44 +29,36 @@ def recover(view: LogView) -> Recovered:
 
     Notes
     -----
-    ==================================  ================================================================
-    TRL PPO (old and new), Online DPO   -non_score_reward = coefficient * kl
-    lm-human-preferences                score - score_total = coefficient * kl
-    TRL GRPO                            loss = beta * kl, where the policy term vanishes, up to the spread of lengths
-    TRL DPO, KTO                        change of eval_rewards = beta * change of eval_logps
-    verl, slime                         loss - pg_loss + entropy term = coefficient * kl_loss
-    verl with KL in the reward          score - rewards = coefficient * kl * length, up to a factor
-    OpenRLHF                            reward - return = coefficient * kl * length, up to a factor
-    open-instruct                       loss/kl_avg = beta * objective/kl{i}_avg
-    any table                           loss - policy loss, or the logged penalty, over the KL
-    ==================================  ================================================================
+    ================  ==================================================================================
+    ``penalty``       -non_score_reward = coefficient * kl
+    ``difference``    score - score_total = coefficient * kl
+    ``loss``          loss = beta * kl, where the policy term vanishes, up to the spread of lengths
+    ``evaluations``   change of eval_rewards = beta * change of eval_logps
+    ``parts``         loss - policy loss + entropy term = coefficient * kl, or the logged penalty over the KL
+    ``shaped``        score before - score after the penalty = coefficient * kl * length, up to a factor
+    ``proportional``  the penalty = beta * one of several KLs
+    ================  ==================================================================================
     """
     return view.once(_recover)
 
 
 def _recover(view: LogView) -> Recovered:
-    name = view.trainer
-    if name in ("trl-dpo", "trl-kto"):
-        return eval_log_ratios(view)
-    if view.kl is None:
+    kind = view.trainer.identity.kind
+    if view.kl is None and kind != "evaluations":
         return none("", "no KL against a reference in this log")
-    if name in ("trl-ppo", "trl-online-dpo", "trl-legacy-ppo"):
-        return non_score(view)
-    if name == "lm-human-preferences":
-        return difference(view, "objective/score", "objective/score_total", "objective/kl", place="reward")
-    if name == "trl-grpo":
-        return grpo(view)
-    if name == "trl-rloo":
-        return none("", "TRL's RLOO logs the reward before the KL is taken off, and no loss without it")
-    if name == "open-instruct":
-        return open_instruct(view)
-    if name == "openrlhf":
-        return openrlhf(view)
-    if name == "nemo-rl":
-        return none("", "NeMo-RL divides the coefficient out of kl_penalty and logs no policy loss of its own")
-    if name == "trlx":
-        return none("", "trlX logs kl_ctl_value and nothing to check it against")
-    return loss_part(view)
+    return _KINDS[kind](view)
+
+
+_KINDS: dict[str, Callable[[LogView], Recovered]] = {
+    "parts": parts,
+    "shaped": shaped,
+    "difference": difference,
+    "penalty": penalty,
+    "loss": whole_loss,
+    "evaluations": evaluations,
+    "proportional": proportional,
+    "none": lambda view: none("", view.trainer.identity.reason),
+}
 
 
 @check("COEFFICIENT", problem="stated value outside what the digits allow")
@@ -74,7 +68,7 @@ def coefficient(view: LogView, level: float) -> Finding:
     The value is the one logged, configured or declared. No chance is involved; approximate identities are granted a
     factor of three.
     """
-    if view.kl is None and view.log.coefficient is None and view.trainer != "trl-dpo":
+    if view.kl is None and view.log.coefficient is None and not view.trainer.logs_no_kl:
         stated = view.settings.beta
         said = "" if stated is None else f", {view.settings.beta_key} says {number(stated)}"
         return Evidence(declared=stated).cannot_tell(
@@ -143,8 +137,8 @@ def _mismatch(view: LogView, found: Recovered, expected: float, who: str, text: 
     if whole:
         n = whole[0]
         causes.insert(0, f"a factor of {n}: gradient accumulation steps or micro-batches multiplied in or divided out")
-        if view.trainer == "verl" and ratio < 1:
-            causes.insert(0, "verl 0.5 to 0.7 log kl_loss times the number of micro-batches (PR 4711)")
+        if ratio < 1 and "overlogged" in view.trainer.history:
+            causes.insert(0, view.trainer.history["overlogged"])
     if view.length.size and abs(ratio / float(np.median(view.length.values)) - 1) < 0.5:
         causes.insert(0, "the logged KL is a mean per token and the penalty takes the sum over the answer")
     if not np.isfinite(ratio):

@@ -9,14 +9,13 @@ import numpy as np
 
 from kleash.audit.engine import check
 from kleash.audit.findings import Evidence, Finding, number
+from kleash.trainers.facts import PER_ANSWER, PER_TOKEN
 
 if TYPE_CHECKING:
     from kleash.audit.logs.view import LogView
 
 __all__ = ["controller"]
 
-PER_TOKEN_CONTROLLERS = ("verl", "openrlhf")
-"""Trainers whose controller is fed nats per token; the others are fed nats per answer."""
 RUNAWAY = 100.0
 """Factor by which a coefficient may move in a run before it is called a runaway. Ours."""
 
@@ -60,13 +59,13 @@ def controller(view: LogView, level: float) -> Finding:
 
 def _target_unit(view: LogView, target: float, evidence: Evidence, fix: str) -> Finding | None:
     """A target that no KL comes near in the controller's unit, and does in the other."""
-    own_token = view.trainer in PER_TOKEN_CONTROLLERS
+    own_token = view.trainer.controller.startswith(PER_TOKEN)
     own = view.per_token if own_token and view.token_unit else view.per_answer if not own_token else None
     other = view.per_answer if own_token else view.per_token if view.token_unit else None
     if own is None or other is None or own.size < 5 or other.size < 5:
         return None
     level, elsewhere = (float(np.median(x.values[x.size // 2 :])) for x in (own, other))
-    unit, wrong = ("nats per token", "nats per answer") if own_token else ("nats per answer", "nats per token")
+    unit, wrong = (PER_TOKEN, PER_ANSWER) if own_token else (PER_ANSWER, PER_TOKEN)
     evidence |= {"kl": level, "unit": unit, "kl_in_other_unit": elsewhere}
     if level <= 0 or elsewhere <= 0:
         return None
@@ -112,7 +111,7 @@ def _path(view: LogView, adaptive: bool, target: float | None, evidence: Evidenc
             )
     still = bool(np.ptp(values) == 0)
     if adaptive and still and values.size >= 10 and target is not None and view.kl is not None:
-        x = view.per_token if view.trainer in PER_TOKEN_CONTROLLERS else view.per_answer
+        x = view.per_token if view.trainer.controller.startswith(PER_TOKEN) else view.per_answer
         off = x.size >= 10 and float(np.mean(np.abs(x.values / target - 1) > 0.1)) > 0.9
         if off:
             return evidence.problem(

@@ -11,6 +11,7 @@ from kleash.audit.chance import SCORING_NOISE
 from kleash.audit.engine import check
 from kleash.audit.findings import Evidence, Finding, cannot_tell, number
 from kleash.audit.logs.needs import KL, MOVES
+from kleash.trainers import TABLE
 
 if TYPE_CHECKING:
     from kleash.audit.logs.view import LogView
@@ -26,8 +27,6 @@ FLOAT32, BFLOAT16 = 2.0**-22, 2.0**-8
 """How far below 0 the k3 of a token, exp(x) - x - 1, may come out: the spacing of the numbers near 1, four units of it
 in float32 (a batch of 2,000 tokens gave -7e-10)."""
 LN2_MARGIN = 5e-4
-TOKEN_MEANS = ("trl-grpo", "trl-rloo", "nemo-rl")
-"""Trainers whose KL per token is a mean over all tokens of a batch, not one over answers of their own means."""
 NEGATIVE_CAUSES = (
     "the tokens were not drawn from the scored distribution: temperature, top-p, top-k, a suppressed end token",
     "sampler and scorer hold different weights or scores (quantised base, dropout, adapters)",
@@ -67,7 +66,7 @@ def kl_negative(view: LogView, level: float) -> Finding:
     tokens = np.ones(answers.size) if length is None else np.asarray(length)[answers.rows]
     noise = SCORING_NOISE**2 / 2 * np.where(np.isfinite(tokens), tokens, 1.0)
     total, allowed = (float((answers.values + side * noise).sum()) + grant for side in (-1, 1))
-    own_means = (kl.spec.unit == "nats per token" or not kl.unit_known) and view.trainer not in TOKEN_MEANS
+    own_means = (kl.spec.unit == "nats per token" or not kl.unit_known) and not view.trainer.token_means
     evidence |= {"sum": total, "limit": math.log(level), "mean": float(x.mean()), "level": level}
     mean = f"{kl.key} is {number(x.mean())} in the mean"
     least = float(x.sum()) + grant + x.size * (SCORING_NOISE**2 / 2 + math.log(2))
@@ -115,7 +114,7 @@ def kl_zero(view: LogView, level: float) -> Finding:
         "beta is 0 (DPO)",
     )
     fix = "compare a weight before and after an update; score one text with both models"
-    if view.trainer == "trl-dpo":
+    if view.trainer.logs_no_kl:
         return _dpo_zero(view, causes, fix)
     if view.kl is None:
         return cannot_tell("no KL in this run")
@@ -171,7 +170,7 @@ def step0_kl(view: LogView, level: float) -> Finding:
     if first > 1 or (first == 1 and gap > 5):
         message = f"the first row with a KL is of step {first:g}"
         return evidence.cannot_tell(message, fix="log the first step")
-    if abs(value) > limit and (view.log.numbered or (view.trainer == "table" and first != 0)):
+    if abs(value) > limit and (view.log.numbered or (view.trainer is TABLE and first != 0)):
         first_row = "the log holds no steps" if view.log.numbered else f"step {first:g} of a table may follow updates"
         message = f"KL {number(value)} {unit} in the first row; {first_row}"
         return evidence.cannot_tell(message, fix="log the KL before the first update, as step 0")

@@ -6,6 +6,7 @@ import re
 
 from kleash.audit.engine import Need
 from kleash.audit.logs.view import LogView
+from kleash.trainers import TRAINERS
 
 AGREEMENT_NAMES = re.compile(r"(within|agreement|auroc|spearman|kendall|rank_corr|judge_gold_corr)", re.IGNORECASE)
 
@@ -23,19 +24,11 @@ def _components(view: LogView) -> str:
     return f"; the log has {', '.join(sorted(view.log.components))}" if view.reward.size and view.log.components else ""
 
 
-CUT = ("completions/clipped_ratio", "response_length/clip_ratio", "rollout/truncated_ratio", "rollout/truncated_rate")
-"""Share of answers cut at the limit, as TRL, verl, slime and OpenRLHF call it."""
+CUT = tuple(dict.fromkeys(key for trainer in TRAINERS.values() for key in trainer.cut))
+"""Share of answers cut at the limit, under every trainer's name."""
 
-MISMATCH = {
-    "token_mult_prob_error": (1.05, "NeMo-RL's own guidance: about 1.0, suspicious above 1.05"),
-    "gen_kl_error": (0.01, "NeMo-RL's guidance is 1e-3; tinker-feedback issue 22 alarms at .01"),
-    "train_rollout_logprob_abs_diff": (0.1, "twice the .0499 of bfloat16 kernels (trl issue 6789)"),
-    "sampling/sampling_logp_difference/mean": (0.1, "twice the .0499 of bfloat16 kernels (trl issue 6789)"),
-    "debug/vllm_vs_local_logprob_diff_mean": (0.1, "twice the .0499 of bfloat16 kernels (trl issue 6789)"),
-    "rollout_corr/kl": (0.01, "tinker-feedback issue 22 alarms at .01"),
-    "vllm_kl": (0.01, "tinker-feedback issue 22 alarms at .01"),
-}
-"""Engine against trainer: the median row may show this much."""
+MISMATCH = {key: limit for trainer in TRAINERS.values() for key, limit in trainer.mismatch.items()}
+"""Engine against trainer: what the median row may show, and who says so."""
 
 KL: Need[LogView] = Need(
     words="a KL against the reference",
@@ -60,4 +53,4 @@ ENDINGS = _columns("a count of end tokens or of cut answers", "val/num_eos_token
 AGREEMENT: Need[LogView] = Need(
     words="a column with the agreement of judge and gold within prompts", met=lambda v: bool(agreements(v))
 )
-MOVES: Need[LogView] = Need(words="a KL, or a DPO loss", met=lambda v: v.kl is not None or v.trainer == "trl-dpo")
+MOVES: Need[LogView] = Need(words="a KL, or a DPO loss", met=lambda v: v.kl is not None or v.trainer.logs_no_kl)

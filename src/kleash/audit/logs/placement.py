@@ -13,6 +13,7 @@ from kleash.audit.findings import Evidence, Finding, cannot_tell, number
 from kleash.audit.logs.coefficient import recover
 from kleash.audit.logs.needs import KL
 from kleash.audit.logs.recovery import SHAPE
+from kleash.trainers import TABLE, TRAINERS, history
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,29 +22,12 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["IMPLICIT", "Placed", "placed", "placement", "sign"]
-
-BY_DESIGN = {
-    "trl-grpo": "loss",
-    "trl-rloo": "reward",
-    "trl-ppo": "reward",
-    "trl-legacy-ppo": "reward",
-    "trl-online-dpo": "loss",
-    "trl-dpo": "loss",
-    "trl-kto": "loss",
-    "open-instruct": "loss",
-    "trlx": "reward",
-    "lm-human-preferences": "reward",
-}
-"""Trainers that can put the penalty in one place only (facts/trainers.md, 0.1; checked against the sources)."""
-
-
-IMPLICIT = ("trl-dpo", "trl-kto", "trl-online-dpo")
-"""Trainers whose loss is a function of beta times the log ratio of whole answers: there is no penalty term to estimate.
-What Online DPO logs as non_score_reward is shown and not trained on."""
-
+__all__ = ["Placed", "placed", "placement", "sign"]
 
 LOSSES = re.compile(r"(?:^|[/_])(?:\w*loss|non_score_reward|grad_norm)(?:$|[/_])|^act_loss$")
+
+
+_SWITCHES = "; ".join(f"{name}: {', '.join(t.switches)}" for name, t in TRAINERS.items() if t.switches)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,32 +60,36 @@ def placed(view: LogView) -> Placed:
 
 
 def _placed(view: LogView) -> Placed:
-    name = view.trainer
+    trainer = view.trainer
     if view.kl is None and not view.coefficient.size:
-        if name in ("table", "trl-dpo", "trl-kto"):
-            loss = True if name != "table" else None
-            return Placed(loss=loss, reward=False if loss else None, why=("no KL column",))
-        if name == "nemo-rl" and view.raw("kl_penalty") is None:
-            return Placed(loss=None, reward=None, why=("NeMo-RL's console shows no KL, on or off",))
-        if name in ("nemo-rl", "slime") and view.settings.in_reward:
-            return Placed(loss=False, reward=None, why=(f"{name} logs no KL of a penalty in the reward",))
-        if not any(LOSSES.search(key) for key in view.log.raw):
-            return Placed(loss=None, reward=None, why=("neither KL nor loss: the log is an excerpt",))
-        return Placed(loss=False, reward=False, why=("the log has no KL against a reference",))
-    open_key = view.kl is not None and view.kl.spec.placement == "unknown" and view.settings.placement is None
-    if name == "trl-grpo" and open_key:
-        why = "GRPO and RLOO of TRL write the same keys: say which with --trainer"
-        return Placed(loss=None, reward=None, why=(why,))
-    if name in BY_DESIGN:
-        place = BY_DESIGN[name]
+        return _without_kl(view)
+    contested = view.kl is not None and view.kl.spec.placement == "unknown" and view.settings.placement is None
+    if trainer.rival is not None and contested:
+        return Placed(loss=None, reward=None, why=(trainer.rival.question,))
+    if trainer.place is not None:
         found = recover(view)
-        zero = found.fit is not None and found.holds and not found.resolved and found.hi < 1e-6
-        on = not zero
-        why = f"{name} has one place for it" if on else f"{found.identity} is 0"
-        return Placed(loss=on if place == "loss" else False, reward=on if place == "reward" else False, why=(why,))
+        on = not (found.fit is not None and found.holds and not found.resolved and found.hi < 1e-6)
+        why = f"{trainer.name} has one place for it" if on else f"{found.identity} is 0"
+        return Placed(loss=on and trainer.place == "loss", reward=on and trainer.place == "reward", why=(why,))
     loss, why_loss = _in_loss(view)
     reward, why_reward = _in_reward(view)
     return Placed(loss=loss, reward=reward, why=tuple(x for x in (why_loss, why_reward) if x))
+
+
+def _without_kl(view: LogView) -> Placed:
+    """Where the penalty of a log without a KL is: perhaps nowhere, perhaps where this trainer logs none."""
+    trainer = view.trainer
+    if trainer is TABLE:
+        return Placed(loss=None, reward=None, why=("no KL column",))
+    if trainer.implicit:
+        return Placed(loss=True, reward=False, why=("no KL column",))
+    if trainer.note_without and view.key(*(key for rule in trainer.columns.kl for key in rule.keys)) is None:
+        return Placed(loss=None, reward=None, why=(f"{trainer.project}'s console shows no KL, on or off",))
+    if trainer.shows.silent_in_reward and view.settings.in_reward:
+        return Placed(loss=False, reward=None, why=(f"{trainer.name} logs no KL of a penalty in the reward",))
+    if not any(LOSSES.search(key) for key in view.log.raw):
+        return Placed(loss=None, reward=None, why=("neither KL nor loss: the log is an excerpt",))
+    return Placed(loss=False, reward=False, why=("the log has no KL against a reference",))
 
 
 def _differ(view: LogView, first: str | None, second: str | None) -> bool | None:
@@ -127,68 +115,86 @@ def _hidden(view: LogView, first: str | None, second: str | None) -> bool:
 
 
 def _in_loss(view: LogView) -> tuple[bool | None, str]:
-    name = view.trainer
-    if name == "nemo-rl":
-        key = view.key("kl_penalty")
-        values = view.raw("kl_penalty")
-        if values is None or not np.isfinite(values).any():
-            return None, ""
-        on = bool(np.nanmax(np.abs(values)) > 0)
-        return on, f"{key} is not 0" if on else f"{key} is 0 in every row"
-    if name == "openrlhf":
-        differ = _differ(view, view.key("reward"), view.key("return"))
-        if differ is None or view.settings.in_loss is None:
-            return view.settings.in_loss, ""
-        return view.settings.in_loss and not differ, "reward and return are equal" if not differ else ""
-    whole, policy = view.key("actor/loss", "loss", "total_loss"), view.key("actor/pg_loss", "pg_loss", "policy_loss")
-    kl = view.key("actor/kl_loss", "kl_loss")
-    if whole is not None and policy is not None and view.kl is not None:
-        found = recover(view)
-        if found.fit is not None and found.place == "loss" and found.holds and (kl or found.resolved):
-            if found.resolved:
-                return True, f"{whole} - {policy} is {number(found.fit.value)} x {view.kl.key}"
-            if found.fit.hi < 1e-12 or view.coefficient_is_zero:
-                return False, f"{whole} and {policy} are equal"
+    shows, settings = view.trainer.shows, view.settings
+    if shows.zero_outside:
+        return _not_zero(view, view.key(shows.zero_outside))
+    if shows.shaped and not shows.kl_in_loss:
+        differ = _differ(view, *map(view.key, shows.shaped))
+        if differ is None or settings.in_loss is None:
+            return settings.in_loss, ""
+        return settings.in_loss and not differ, f"{shows.words} are equal" if not differ else ""
+    by_parts = _by_parts(view)
+    if by_parts is not None:
+        return by_parts
+    kl = view.key(shows.kl_in_loss)
     if kl is not None:
-        if view.settings.beta == 0 and not recover(view).resolved:
-            return False, f"{view.settings.beta_key} is 0: {kl} is shown and not trained on"
+        if settings.beta == 0 and not recover(view).resolved:
+            return False, f"{settings.beta_key} is 0: {kl} is shown and not trained on"
         if view.coefficient_is_zero:
             return False, "the logged coefficient is 0"
-        return (True, f"the log has {kl}") if name in ("verl", "slime") else (None, "")
-    if name in ("verl", "slime"):
+        return (None, "") if view.trainer is TABLE else (True, f"the log has {kl}")
+    if view.trainer is not TABLE:
         return False, "the log has no kl_loss"
+    return _as_mapped(view, "loss")
+
+
+def _not_zero(view: LogView, key: str | None) -> tuple[bool | None, str]:
+    values = None if key is None else view.raw(key)
+    if values is None or not np.isfinite(values).any():
+        return None, ""
+    on = bool(np.nanmax(np.abs(values)) > 0)
+    return on, f"{key} is not 0" if on else f"{key} is 0 in every row"
+
+
+def _by_parts(view: LogView) -> tuple[bool, str] | None:
+    """What the loss with and without the penalty shows, where both are logged."""
+    losses = view.trainer.columns.losses
+    whole, policy = view.key(*losses.get("loss", ())), view.key(*losses.get("policy", ()))
+    if whole is None or policy is None or view.kl is None:
+        return None
+    found = recover(view)
+    known = found.resolved or view.key(view.trainer.shows.kl_in_loss) is not None
+    if found.fit is None or found.place != "loss" or not found.holds or not known:
+        return None
+    if found.resolved:
+        return True, f"{whole} - {policy} is {number(found.fit.value)} x {view.kl.key}"
+    if found.fit.hi < 1e-12 or view.coefficient_is_zero:
+        return False, f"{whole} and {policy} are equal"
+    return None
+
+
+def _as_mapped(view: LogView, place: str) -> tuple[bool | None, str]:
     where = view.kl.spec.placement if view.kl is not None else "unknown"
-    return (True, "as mapped") if where.startswith("loss") else (None, "")
+    return (True, "as mapped") if where.startswith(place) else (None, "")
 
 
 def _in_reward(view: LogView) -> tuple[bool | None, str]:
-    name = view.trainer
-    if name == "openrlhf":
-        differ = _differ(view, view.key("reward"), view.key("return"))
-        if differ is False and _hidden(view, view.key("reward"), view.key("return")):
-            return None, "the penalty is below the digits of reward and return"
-        return differ, "" if not differ else "return is below reward by more than its digits"
-    if name == "verl":
-        score, reward = view.key("critic/score/mean"), view.key("critic/rewards/mean")
-        differ = _differ(view, score, reward)
-        key = view.key("actor/reward_kl_penalty", "critic/kl")
-        if differ:
-            return True, f"{score} and {reward} differ"
-        if key is not None and view.key("actor/reward_kl_penalty_coeff", "critic/kl_coeff") is not None:
-            kl = np.asarray(view.log.raw[key])
-            if differ is False and np.nanmax(np.abs(kl)) > 0.01 and view.coefficient_is_zero:
-                return False, "scores and rewards are equal"
-            return True, f"the log has {key}"
-        if differ is False and _hidden(view, score, reward) and view.settings.in_reward:
-            return None, "the penalty is below the digits of scores and rewards"
-        return False if differ is not None else None, "scores and rewards are equal" if differ is not None else ""
-    if name in ("nemo-rl", "slime"):
+    shows = view.trainer.shows
+    if shows.silent_in_reward:
         return view.settings.in_reward, ""
+    if shows.shaped:
+        return _by_scores(view)
     found = recover(view)
     if found.fit is not None and found.place == "reward" and found.holds:
         return found.resolved, f"{found.identity} is {number(found.fit.value)}"
-    where = view.kl.spec.placement if view.kl is not None else "unknown"
-    return (True, "as mapped") if where.startswith("reward") else (None, "")
+    return _as_mapped(view, "reward")
+
+
+def _by_scores(view: LogView) -> tuple[bool | None, str]:
+    """What the score before and after the penalty shows; where the KL in the loss has a key, equal scores say no."""
+    shows = view.trainer.shows
+    before, after = map(view.key, shows.shaped)
+    differ, equal = _differ(view, before, after), f"{shows.words} are equal"
+    if differ:
+        return True, shows.differ.format(before, after)
+    key = view.key(*shows.paid)
+    if key is not None and view.key(*shows.paid_by) is not None:
+        if differ is False and view.coefficient_is_zero and np.nanmax(np.abs(view.log.raw[key])) > 0.01:
+            return False, equal
+        return True, f"the log has {key}"
+    if differ is False and (view.settings.in_reward or not shows.kl_in_loss) and _hidden(view, before, after):
+        return None, f"the penalty is below the digits of {shows.words}"
+    return (None, "") if differ is None else (False, equal if shows.kl_in_loss else "")
 
 
 @check("PLACEMENT", problem="both; nowhere though configured; elsewhere than configured")
@@ -220,7 +226,7 @@ def placement(view: LogView, level: float) -> Finding:
         return evidence.problem(
             f"{said} and no penalty is in the loss or in the reward ({why}): no leash",
             "the coefficient is not passed on to the trainer",
-            "the switch that turns the penalty on is off (verl: use_kl_loss, use_kl_in_reward)",
+            f"the switch that turns the penalty on is off ({_SWITCHES})",
             "the log is of another run than the configuration",
             fix="make the coefficient reach the trainer, and look for the KL in the next log",
         )
@@ -231,7 +237,7 @@ def placement(view: LogView, level: float) -> Finding:
     ):
         return evidence.problem(
             f"configured is {settings.where}, the log shows {found.where} ({why})",
-            "a version whose switch means something else (verl before PR 644)",
+            f"a version whose switch means something else ({history('switch')})",
             "the log is of another run",
             fix="use the configuration of this run; check the version's meaning of the switch",
         )
@@ -259,7 +265,7 @@ def sign(view: LogView, level: float) -> Finding:
     """
     found = recover(view)
     causes = (
-        "the penalty is subtracted from the loss (verl before commit a65c9157, and forks taken earlier)",
+        f"the penalty is subtracted from the loss ({history('sign')})",
         "the two log-probabilities are exchanged",
     )
     fix = "a penalty is added to a loss and taken from a reward; correct the sign and start again"

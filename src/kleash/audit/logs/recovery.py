@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["SHAPE", "SLACK", "Recovered", "difference", "none", "pair"]
+__all__ = ["SHAPE", "SLACK", "Recovered", "none", "pair"]
 
 SLACK = 0.05
 """Largest disagreement between rows at which an identity is said to hold; above it other terms are in the sum. Ours."""
@@ -109,12 +109,3 @@ def pair(
         factor=more.get("factor", 1.0),
         relative=relative,
     )
-
-
-def difference(view: LogView, first: str, second: str, kl: str, *, place: str) -> Recovered:
-    """The coefficient where the penalty is the difference of two columns."""
-    a, b = view.key(first), view.key(second)
-    if a is None or b is None:
-        return none("", f"the log lacks {first} or {second}")
-    x, y = np.asarray(view.log.raw[a]), np.asarray(view.log.raw[b])
-    return pair(view, (a,), x - y, view.error(a, x) + view.error(b, y), f"({a} - {b}) / {kl}", place, relative=1e-3)

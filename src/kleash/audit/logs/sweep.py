@@ -15,6 +15,7 @@ from kleash.audit.logs.needs import KL
 from kleash.audit.logs.placement import placed
 from kleash.audit.logs.view import LogView, Series
 from kleash.frontier import Estimates, Frontier, Gold
+from kleash.trainers import TABLE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,7 +32,7 @@ def known_beta(view: LogView) -> float | None:
     """The one coefficient of a run: 0 where there is no penalty, None where it is unknown or moved."""
     facts = facts_of_coefficient(view)
     if facts is None:
-        return 0.0 if placed(view).where == "none" and view.trainer != "table" else None
+        return 0.0 if placed(view).where == "none" and view.trainer is not TABLE else None
     values = view.coefficient.values
     if values.size and np.ptp(values) > 0.01 * abs(float(values[0])):
         return None
@@ -91,7 +92,7 @@ def frontier_of(views: list[LogView]) -> Frontier | None:
         columns["gold_gain"].append(_pool(gains))
     estimates = {name: _estimates(rows) for name, rows in columns.items()}
     gold = Gold.of(estimates["gold"], gain=estimates["gold_gain"], reference=_estimates([gold_start])[0])
-    trainers = sorted({v.trainer for _, v in usable})
+    trainers = sorted({v.trainer.name for _, v in usable})
     return Frontier(
         source="log",
         beta=np.array(betas),
@@ -130,8 +131,8 @@ def _estimates(rows: list[tuple[float, float]]) -> Estimates:
 def sweeps(views: list[LogView]) -> list[Finding]:
     """SWEEP of the runs of each trainer, where two of them differ in a coefficient that is known."""
     found: list[Finding] = []
-    for trainer in sorted({v.trainer for v in views}):
-        runs = [(b, v) for v in views if v.trainer == trainer and (b := known_beta(v)) is not None]
+    for trainer in sorted({v.trainer.name for v in views}):
+        runs = [(b, v) for v in views if v.trainer.name == trainer and (b := known_beta(v)) is not None]
         runs.sort(key=lambda run: run[0])
         answers = run_checks((monotone,), [run for run in runs if run[1].kl_series.size])
         found += [answer for answer in answers if answer.status != "not-run"]

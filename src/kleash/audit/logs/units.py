@@ -10,7 +10,7 @@ from kleash.audit.engine import check
 from kleash.audit.findings import Evidence, Finding, cannot_tell, number
 from kleash.audit.logs.coefficient import recover
 from kleash.audit.logs.needs import KL, LOSS
-from kleash.audit.logs.placement import IMPLICIT, placed
+from kleash.audit.logs.placement import placed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,7 +27,7 @@ def penalty_unit(view: LogView) -> str | None:
     where = placed(view).where
     if where == "unknown":
         where = view.settings.where or "unknown"
-    if view.trainer in IMPLICIT:
+    if view.trainer.implicit:
         return "nats per answer"
     return {"loss": "nats per token", "reward": "nats per answer"}.get(where)
 
@@ -93,7 +93,8 @@ def loss_explained(view: LogView, level: float) -> Finding:
         return cannot_tell("no loss beside the KL")
     loss = np.asarray(view.log.raw[key])
     evidence = Evidence(identity=found.identity)
-    if view.trainer == "trl-grpo" and found.fit is not None and found.fit.slack <= 0.05:
+    whole = view.trainer.identity.kind == "loss"
+    if whole and found.fit is not None and found.fit.slack <= 0.05:
         bound = found.fit.hi
         evidence |= {"beta": found.fit.value, "beta_hi": bound}
         if not np.nanmax(np.abs(loss)) > 0:
@@ -103,7 +104,7 @@ def loss_explained(view: LogView, level: float) -> Finding:
             about = "about " if found.loose else ""
             text = f"the loss is {about}{number(found.fit.value)} * kl: it starts at 0 and grows with the KL"
             return evidence.ok(text)
-    if found.resolved and found.place == "loss" and found.fit is not None and view.trainer != "trl-grpo":
+    if found.resolved and found.place == "loss" and found.fit is not None and not whole:
         kl = np.asarray(view.kl.values)
         size = float(np.nanmedian(np.abs(loss)))
         share = float(np.nanmedian(np.abs(found.fit.value * kl))) / size if size > 0 else np.inf

@@ -12,6 +12,8 @@ import numpy as np
 from kleash.audit.declared import Declared
 from kleash.audit.logs.ratio_fit import half_widths
 from kleash.audit.logs.settings import Settings, settings_of
+from kleash.trainers import Trainer, trainer_named
+from kleash.trainers.options import version_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,23 +120,14 @@ class LogView:
         return found
 
     @property
-    def trainer(self) -> str:
-        """Name of the trainer."""
-        return self.log.trainer
+    def trainer(self) -> Trainer:
+        """What is known of the trainer."""
+        return trainer_named(self.log.trainer)
 
     @property
     def version(self) -> tuple[int, ...] | None:
         """Version of the trainer as numbers, if the log says it."""
-        text = self.log.trainer_version
-        if not text:
-            return None
-        numbers = []
-        for part in text.lstrip("v").split("."):
-            digits = "".join(c for c in part if c.isdigit()) if part[:1].isdigit() else ""
-            if not digits:
-                break
-            numbers.append(int(digits))
-        return tuple(numbers) or None
+        return version_of(self.log.trainer_version)
 
     def key(self, *names: str) -> str | None:
         """The first of some keys that the log has, with or without a ``train/`` prefix."""
@@ -153,8 +146,9 @@ class LogView:
         """Half the last printed place of a key, or float32's error where it was printed in full."""
         places = self.log.decimals.get(key, -1) if key is not None else -1
         error = half_widths(values, None if places < 0 else places)
-        again = 0 <= places < 4 and self.trainer.startswith("trl") and key is not None and key.endswith("loss")
-        return error + 0.5e-4 if again else error  # the Trainer has rounded a loss to four places before others did
+        first = self.trainer.loss_places  # a loss may have been rounded before it was printed with fewer places
+        again = first is not None and 0 <= places < first and key is not None and key.endswith("loss")
+        return error + 0.5 * 10.0 ** -(first or 0) if again else error
 
     @cached_property
     def references(self) -> tuple[KLColumn, ...]:

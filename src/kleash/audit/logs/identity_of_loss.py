@@ -1,4 +1,4 @@
-"""Which identities does TRL leave in its logs? Coefficients of PPO, Online DPO, GRPO, DPO and KTO."""
+"""Where the loss itself is the penalty: beta * kl where the policy term vanishes, or beta times log ratios."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from kleash.audit.findings import number
 from kleash.audit.logs.ratio_fit import fit_ratio
-from kleash.audit.logs.recovery import SHAPE, SLACK, Recovered, none, pair
+from kleash.audit.logs.recovery import SHAPE, SLACK, Recovered, none
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["eval_log_ratios", "grpo", "non_score"]
+__all__ = ["evaluations", "whole_loss"]
 
 BFLOAT16 = 0.01
-"""Relative error granted to TRL's ``loss = beta * kl``: its policy term is a sum of centred advantages that vanishes
+"""Relative error granted to ``loss = beta * kl``: the policy term is a sum of centred advantages that vanishes
 only up to bfloat16 (eight bits, 0.4 %; the pair of FareedKhan-dev/train-deepseek-r1 issue 4 is 0.12 % off)."""
 
 TOKEN_MEAN = ("bnpo", "dapo")
@@ -28,24 +28,8 @@ OTHER_TERMS = ("dr_grpo", "luspo", "sapo", "cispo", "vespo")
 """Loss types whose policy term is not 0 in the mean, or whose loss is not in nats per token."""
 
 
-def non_score(view: LogView) -> Recovered:
-    """PPO and Online DPO log what the penalty took from the reward beside the KL."""
-    key = view.key("objective/non_score_reward", "ppo/mean_non_score_reward")
-    if key is None:
-        return none("", "the log has no non_score_reward")
-    y = np.asarray(view.log.raw[key])
-    identity = f"-{key} / {view.kl.key if view.kl else 'kl'}"
-    if key.endswith("ppo/mean_non_score_reward"):  # a mean per token beside a sum per answer (record_step_stats)
-        if view.log.length is None:
-            return none(identity, "mean_non_score_reward is per token, and the log has no length")
-        length = np.asarray(view.log.length)
-        error = view.error(key, y) * length + np.abs(y) * view.error(view.key("tokens/responses_len_mean"), length)
-        return pair(view, (key,), -y * length, error, f"{identity} x length", "reward", relative=1e-2)
-    return pair(view, (key,), -y, view.error(key, y), identity, "reward", relative=1e-4)
-
-
-def grpo(view: LogView) -> Recovered:
-    """The loss of GRPO is beta * kl where the policy term vanishes.
+def whole_loss(view: LogView) -> Recovered:
+    """The loss is beta * kl where the policy term vanishes.
 
     Notes
     -----
@@ -118,8 +102,8 @@ def _loss_rows(view: LogView) -> tuple[Floats, ...] | None:
     return tuple(np.concatenate(parts) for parts in zip(*found, strict=True)) if found else None
 
 
-def eval_log_ratios(view: LogView) -> Recovered:
-    """DPO and KTO on one set of evaluation answers: the change of the reward is beta times that of the log-probability.
+def evaluations(view: LogView) -> Recovered:
+    """On one set of evaluation answers the change of the reward is beta times that of the log-probability.
 
     ``rewards/chosen`` is beta * (logp - ref_logp) and ``logps/chosen`` is logp, means over the same answers; the
     reference does not move, so from one evaluation to the next its part cancels. Each training row is of other answers
