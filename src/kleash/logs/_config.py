@@ -31,7 +31,8 @@ _YAML = re.compile(rf"^(\s*)(?:- )?({_WORDS})\s*:\s*(\S.*)?$")
 _WORDY = {"beta", "target", "horizon", "loss_fn", "learning_rate", "kl_penalty"}
 """Names that a printed answer may hold as well ("let beta=4"): believed only where the line is one of settings."""
 _ALONE = re.compile(rf"""^\s*[{{(]*\s*(?:[\w.]+\.)?['"]?(?:{_WORDS})['"]?\s*[:=]\s*{_VALUE}\s*[,)}}]+\s*$""")
-_COMMAND = re.compile(r"^\s*--|\.py\b|\b(?:python3?|torchrun|accelerate|deepspeed|ray job|trl)\s")
+_PROGRAMS = "|".join(sorted({re.escape(trainer.command) for trainer in TRAINERS.values() if trainer.command}))
+_COMMAND = re.compile(rf"^\s*--|\.py\b|\b(?:python3?|torchrun|accelerate|deepspeed|ray job|{_PROGRAMS})\s")
 _OBJECT = re.compile(r"\b\w*(?:Config|Args|Arguments|Namespace|Parameters)\(")
 _SETTINGS = 3
 _CARDS = {trainer.card for trainer in TRAINERS.values()} - {""}

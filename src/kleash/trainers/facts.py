@@ -28,6 +28,7 @@ __all__ = [
     "PER_ANSWER",
     "PER_TOKEN",
     "Against",
+    "Averages",
     "Change",
     "Columns",
     "FirstSteps",
@@ -225,6 +226,28 @@ class Shows:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Averages:
+    """What the kinds of a trainer's loss leave beside beta * kl.
+
+    Parameters
+    ----------
+    alike
+        The kind in which every answer counts alike, so that centred advantages sum to 0.
+    tokens
+        Kinds in which every token counts alike: a policy term weighted by length is left.
+    others
+        Kinds whose policy term is not 0 in the mean, or whose loss is not in nats per token.
+    default
+        The kind of a release that is not known, in words.
+    """
+
+    alike: str
+    tokens: tuple[str, ...]
+    others: tuple[str, ...]
+    default: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Identity:
     """How the log's own columns hold the coefficient.
 
@@ -239,6 +262,8 @@ class Identity:
         The columns, in the order that the kind asks for.
     terms
         Of ``proportional``: estimator of each KL, and whether the ratio multiplies it.
+    averages
+        Of ``loss``.
     reason
         Why there is none.
     """
@@ -246,6 +271,7 @@ class Identity:
     kind: str = "parts"
     keys: tuple[str, ...] = ()
     terms: tuple[tuple[str, bool | None], ...] = ()
+    averages: Averages | None = None
     reason: str = ""
 
 
@@ -316,8 +342,8 @@ class Trainer:
         Decimals to which the loss was rounded before it was logged.
     mismatch, cut
         Measures of engine against trainer with the largest healthy value and its source; the share of cut answers.
-    card
-        The tag of its model cards.
+    card, command
+        The tag of its model cards; its program on a command line.
     rival, console, tensors, first_steps
         See there; ``console``: labels of console bullets and the keys they stand for.
     doubt
@@ -352,6 +378,7 @@ class Trainer:
     mismatch: Mapping[str, tuple[float, str]] = field(default_factory=dict)
     cut: tuple[str, ...] = ()
     card: str = ""
+    command: str = ""
     rival: Rival | None = None
     console: Mapping[str, str] = field(default_factory=dict)
     tensors: Tensors | None = None

@@ -11,6 +11,7 @@ from kleash.trainers._common import EPOCHS, FROZEN, PLAIN, SAME_LENGTH, clipping
 from kleash.trainers.facts import (
     PER_ANSWER,
     PER_TOKEN,
+    Averages,
     Change,
     Columns,
     FirstSteps,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BETA", "GRPO", "OWN", "RLOO", "trl_penalty"]
 
-OWN: dict[str, Any] = {"project": "TRL", "loss_places": 4}
+OWN: dict[str, Any] = {"project": "TRL", "command": "trl", "loss_places": 4}
 BETA = ("beta", "kl_coef", "init_kl_coef")
 _GRPO: dict[str, Any] = {
     "reward": ("reward",),
@@ -205,7 +206,15 @@ GRPO = Trainer(
     estimator="k3",
     ratio_option="use_bias_correction_kl",
     eras=(("completion_length", (0, 18)), ("clip_ratio", (0, 18))),
-    identity=Identity(kind="loss"),
+    identity=Identity(
+        kind="loss",
+        averages=Averages(
+            alike="grpo",
+            tokens=("bnpo", "dapo"),
+            others=("dr_grpo", "luspo", "sapo", "cispo", "vespo"),
+            default="bnpo and dapo, the defaults since TRL 0.17",
+        ),
+    ),
     **_SAMPLED,
     first_steps=FirstSteps(
         name="TRL's completions",

@@ -23,10 +23,6 @@ BFLOAT16 = 0.01
 """Relative error granted to ``loss = beta * kl``: the policy term is a sum of centred advantages that vanishes
 only up to bfloat16 (eight bits, 0.4 %; the pair of FareedKhan-dev/train-deepseek-r1 issue 4 is 0.12 % off)."""
 
-TOKEN_MEAN = ("bnpo", "dapo")
-OTHER_TERMS = ("dr_grpo", "luspo", "sapo", "cispo", "vespo")
-"""Loss types whose policy term is not 0 in the mean, or whose loss is not in nats per token."""
-
 
 def whole_loss(view: LogView) -> Recovered:
     """The loss is beta * kl where the policy term vanishes.
@@ -47,10 +43,11 @@ def whole_loss(view: LogView) -> Recovered:
     if rows is None:
         return none(identity, "the log has no loss beside the KL")
     y, x, ey, ex, least, most, cut = rows
-    settings, version = view.settings, view.version
+    settings, version, averages = view.settings, view.version, view.trainer.identity.averages
+    assert averages is not None
     oldest = version < (0, 16) if version is not None else view.key("clip_ratio") is None
     oldest = oldest and view.key("completion_length", "eval_completion_length") is not None
-    kind = "grpo" if oldest and settings.loss_type is None else settings.loss_type
+    kind = averages.alike if oldest and settings.loss_type is None else settings.loss_type
     alike_rows = least == most
     if oldest:
         least, most = np.ones_like(y), np.ones_like(y)
@@ -61,21 +58,21 @@ def whole_loss(view: LogView) -> Recovered:
     if plain is None or fit is None:
         return none(identity, "the logged KL is 0 in every row as far as its digits show")
     seen = np.isfinite(fit.each)
-    alike = kind == "grpo" or (bool(alike_rows[seen].all()) and kind not in OTHER_TERMS)
+    alike = kind == averages.alike or (bool(alike_rows[seen].all()) and kind not in averages.others)
     narrow = plain.rows >= 3 and plain.lo > 0 and plain.hi - plain.lo <= 0.5 * abs(plain.value)
-    told = kind in TOKEN_MEAN or (kind is None and view.key("completion_length") is not None)  # 0.16: a token mean
+    told = kind in averages.tokens or (kind is None and view.key("completion_length") is not None)  # 0.16: a token mean
     proportional = narrow and plain.slack <= SLACK and told
     updates = settings.iterations or 1
     holds = fit.slack <= SLACK and (alike or proportional) and updates == 1
     reason = ""
     if not holds and updates > 1:
         reason = f"{updates} updates per batch leave a policy term beside beta * kl"
-    elif not holds and kind == "grpo":
+    elif not holds and kind == averages.alike:
         reason = f"rows disagree by {number(100 * fit.slack)} %: the policy term is not 0"
     elif not holds:
-        named = kind or "bnpo and dapo, the defaults since TRL 0.17"
+        named = kind or averages.default
         reason = f"a loss weighted by length ({named}) keeps a policy term beside beta * kl"
-        if kind in OTHER_TERMS:
+        if kind in averages.others:
             reason = f"loss_type {kind} has other terms or another unit beside beta * kl"
         elif kind is None:
             reason += "; loss_type is not known"
