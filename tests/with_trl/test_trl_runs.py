@@ -15,7 +15,6 @@ import pytest
 from trl_runs import RUNS, Witness, online, quietly, state_of
 
 import kleash
-from kleash.audit.logs.upgrades import CHANGES
 
 INSTALLED = importlib.util.find_spec("trl") is not None  # not imported before a test asks for it: that takes seconds
 pytestmark = [pytest.mark.trl, pytest.mark.skipif(not INSTALLED, reason="needs the extra [trl]")]
@@ -129,7 +128,7 @@ def test_bias_correction_is_said_and_left_open_without_card_and_config(runs, tmp
     assert found["GRADIENT"].message.startswith("k3 in the loss-with-ratio pulls along KL(policy || reference)")
     _, found, _ = read(bare(folder, tmp_path), trainer="trl-grpo")
     assert "does not say which" in found["GRADIENT"].message
-    assert any(change.version == (1, 16) for change in CHANGES)
+    assert any(change.version == (1, 16) for change in TRAINERS["trl-grpo"].changes)
 
 
 @pytest.mark.parametrize("name", ["rloo", "rloo, advantages normalised"])
