@@ -31,7 +31,6 @@ __all__ = [
     "PLACEMENTS",
     "KLEstimate",
     "KLSpec",
-    "absolute",
     "derivative",
     "estimate",
     "full_kl",
@@ -44,7 +43,7 @@ __all__ = [
 ]
 
 Estimator = Literal["k1", "k2", "k3", "abs"]
-Kind = Literal["k1", "k2", "k3", "abs", "full"]
+Kind = Estimator | Literal["full"]
 Direction = Literal["policy||reference", "reference||policy"]
 Unit = Literal["nats per answer", "nats per token"]
 Sampler = Literal["policy", "behavior", "reference", "enumerated", "unknown"]
@@ -90,7 +89,7 @@ class KLSpec:
 
     def __post_init__(self) -> None:
         for name, allowed in (
-            ("estimator", get_args(Kind)),
+            ("estimator", (*ESTIMATORS, "full")),
             ("direction", get_args(Direction)),
             ("unit", get_args(Unit)),
             ("sampler", get_args(Sampler)),
@@ -107,14 +106,7 @@ class KLSpec:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready plain data."""
-        return {
-            "estimator": self.estimator,
-            "direction": self.direction,
-            "unit": self.unit,
-            "sampler": self.sampler,
-            "clamp": None if self.clamp is None else list(self.clamp),
-            "placement": self.placement,
-        }
+        return {**vars(self), "clamp": None if self.clamp is None else list(self.clamp)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,13 +128,7 @@ class KLEstimate:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready plain data."""
-        return {
-            "value": self.value,
-            "se": self.se,
-            "n_answers": self.n_answers,
-            "n_tokens": self.n_tokens,
-            "spec": self.spec.to_dict(),
-        }
+        return {**vars(self), "spec": self.spec.to_dict()}
 
 
 def _limits(clamp: tuple[float, float]) -> tuple[float, float]:
@@ -216,17 +202,6 @@ def k3(delta: ArrayLike, *, clamp: tuple[float, float] | None = None) -> Array:
     return np.where(np.abs(x) < _SERIES_BELOW, series, direct)
 
 
-def absolute(delta: ArrayLike, *, clamp: tuple[float, float] | None = None) -> Array:
-    """The size of the log ratio, per token, in nats: an estimate of no KL, and its gradient is that of none.
-
-    Examples
-    --------
-    >>> absolute([0.5, -0.25]).tolist()
-    [0.5, 0.25]
-    """
-    return np.abs(_delta(delta, clamp))
-
-
 class Term(NamedTuple):
     """An estimator: its value of a token's ``delta``, and the derivative of that."""
 
@@ -238,7 +213,7 @@ ESTIMATORS: dict[str, Term] = {
     "k1": Term(k1, np.ones_like),
     "k2": Term(k2, np.positive),
     "k3": Term(k3, lambda delta: -np.expm1(-delta)),
-    "abs": Term(absolute, np.sign),
+    "abs": Term(lambda delta, *, clamp=None: np.abs(_delta(delta, clamp)), np.sign),
 }
 """The single-sample estimators by name: another one is a row here."""
 
@@ -255,8 +230,7 @@ def derivative(delta: ArrayLike, *, estimator: Estimator, clamp: tuple[float, fl
     [0.0]
     """
     _checks.choice(estimator, tuple(ESTIMATORS), name="estimator")
-    raw = np.asarray(delta, dtype=np.float64)
-    x = _delta(raw, clamp)
+    raw, x = np.asarray(delta, dtype=np.float64), _delta(delta, clamp)
     with np.errstate(over="ignore"):
         slope = ESTIMATORS[estimator].slope(x)
     return slope if clamp is None else np.where(x == raw, slope, 0.0)

@@ -15,6 +15,7 @@ import pytest
 from trl_runs import RUNS, Witness, online, quietly, state_of
 
 import kleash
+from kleash.trainers import TRAINERS
 
 INSTALLED = importlib.util.find_spec("trl") is not None  # not imported before a test asks for it: that takes seconds
 pytestmark = [pytest.mark.trl, pytest.mark.skipif(not INSTALLED, reason="needs the extra [trl]")]

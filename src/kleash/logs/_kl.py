@@ -10,14 +10,14 @@ import numpy as np
 
 from kleash.logs.table import KLColumn
 from kleash.trainers import trainer_named
-from kleash.trainers.facts import bare
+from kleash.trainers.columns import bare
 from kleash.trainers.options import flatten, stated, version_of
 from kleash.trainers.penalty import value_of
 
 if TYPE_CHECKING:
     from kleash.logs.table import Array, RunLog
     from kleash.trainers import Trainer
-    from kleash.trainers.facts import KLRule, Raw
+    from kleash.trainers.columns import KLRule, Raw
     from kleash.trainers.options import Version
 
 __all__ = ["contested", "kl_columns", "relabelled", "with_settings"]

@@ -13,7 +13,7 @@ import numpy as np
 from kleash.logs._console import Record, Values
 from kleash.logs._numbers import Digits, missing
 from kleash.logs._records import STEP_KEYS
-from kleash.trainers.facts import bare
+from kleash.trainers.columns import bare
 
 if TYPE_CHECKING:
     from kleash.logs.table import Array

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kleash.kl import KLSpec
-    from kleash.trainers.facts import Against
+    from kleash.trainers.columns import Against
 
     Array = NDArray[np.float64]
 

@@ -18,7 +18,7 @@ from kleash.samples._first_steps import recognised, refuse_advantages, reward_co
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kleash.trainers.facts import FirstSteps
+    from kleash.trainers.columns import FirstSteps
 
 _PROMPT = ("prompt_id", "prompt")
 _ANSWER = ("answer", "completion", "response")

@@ -20,7 +20,7 @@ from kleash.trainers import TRAINERS
 if TYPE_CHECKING:
     import polars as pl
 
-    from kleash.trainers.facts import FirstSteps
+    from kleash.trainers.columns import FirstSteps
 
 __all__ = [
     "KINDS",

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from kleash.trainers.facts import Columns, Shows, Trainer
+from kleash.trainers.columns import Columns
+from kleash.trainers.facts import Shows, Trainer
 from kleash.trainers.nemo_rl import NEMO_RL
 from kleash.trainers.open_instruct import OPEN_INSTRUCT
 from kleash.trainers.openrlhf import OPENRLHF

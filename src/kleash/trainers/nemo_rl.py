@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kleash.trainers._common import FROZEN, NO_CLIP, PLAIN
-from kleash.trainers.facts import PER_TOKEN, Change, Columns, Identity, Shows, Trainer, kl
+from kleash.trainers.columns import PER_TOKEN, Columns, kl
+from kleash.trainers.facts import Change, Identity, Shows, Trainer
 from kleash.trainers.options import Option, Options
 from kleash.trainers.penalty import Leash, Penalty, Target, gradient_of
 

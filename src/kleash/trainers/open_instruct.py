@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from kleash.trainers._common import FROZEN, NO_CLIP, PLAIN
-from kleash.trainers.facts import PER_TOKEN, Columns, Identity, KLRule, Trainer, kl, old
+from kleash.trainers.columns import PER_TOKEN, Columns, KLRule, kl, old
+from kleash.trainers.facts import Identity, Trainer
 from kleash.trainers.options import Option, Options
 from kleash.trainers.penalty import Leash, Penalty, Target, gradient_of
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kleash.trainers._common import FROZEN, NO_CLIP, ONE_LENGTH, PLAIN, SAME_LENGTH
-from kleash.trainers.facts import PER_TOKEN, Columns, Shows, Tensors, Trainer, kl, old
+from kleash.trainers.columns import PER_TOKEN, Columns, Tensors, kl, old
+from kleash.trainers.facts import Shows, Trainer
 from kleash.trainers.options import Option, Options
 from kleash.trainers.penalty import Leash, Penalty, Scale, Target, gradient_of, pull_of, value_of
 

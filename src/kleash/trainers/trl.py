@@ -8,25 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kleash.trainers._common import EPOCHS, FROZEN, PLAIN, SAME_LENGTH, clipping, whole
-from kleash.trainers.facts import (
-    PER_ANSWER,
-    PER_TOKEN,
-    Averages,
-    Change,
-    Columns,
-    FirstSteps,
-    Identity,
-    Rival,
-    Trainer,
-    bare,
-    kl,
-    old,
-)
+from kleash.trainers.columns import PER_ANSWER, PER_TOKEN, Columns, FirstSteps, Rival, bare, kl, old
+from kleash.trainers.facts import Averages, Change, Identity, Trainer
 from kleash.trainers.options import Option, Options
 from kleash.trainers.penalty import Leash, Penalty, Target, value_of
 
 if TYPE_CHECKING:
-    from kleash.trainers.facts import Array, Raw
+    from kleash.trainers.columns import Array, Raw
 
 __all__ = ["BETA", "GRPO", "OWN", "RLOO", "trl_penalty"]
 

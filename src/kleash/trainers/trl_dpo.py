@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kleash.trainers.facts import PER_ANSWER, Columns, Identity, Trainer, kl
+from kleash.trainers.columns import PER_ANSWER, Columns, kl
+from kleash.trainers.facts import Identity, Trainer
 from kleash.trainers.options import Option, Options
 from kleash.trainers.penalty import Leash, Target
 from kleash.trainers.trl import OWN, trl_penalty

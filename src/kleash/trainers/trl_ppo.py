@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kleash.trainers.facts import PER_ANSWER, Change, Columns, Identity, Trainer, kl, old
+from kleash.trainers.columns import PER_ANSWER, Columns, kl, old
+from kleash.trainers.facts import Change, Identity, Trainer
 from kleash.trainers.options import Option
 from kleash.trainers.trl import BETA, OWN, trl_penalty
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kleash.trainers._common import FROZEN, NO_CLIP, PLAIN
-from kleash.trainers.facts import PER_ANSWER, PER_TOKEN, Columns, Identity, Trainer, kl, old
+from kleash.trainers.columns import PER_ANSWER, PER_TOKEN, Columns, kl, old
+from kleash.trainers.facts import Identity, Trainer
 from kleash.trainers.options import Option, Options
 from kleash.trainers.penalty import Leash, Penalty, Target
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kleash.trainers._common import EPOCHS, FROZEN, ONE_LENGTH, PLAIN, SAME_LENGTH, clipping, whole
-from kleash.trainers.facts import PER_TOKEN, Change, Columns, FirstSteps, Shows, Trainer, kl, old
+from kleash.trainers.columns import PER_TOKEN, Columns, FirstSteps, kl, old
+from kleash.trainers.facts import Change, Shows, Trainer
 from kleash.trainers.options import Option, Options
 from kleash.trainers.penalty import Leash, Penalty, Scale, Target, gradient_of, value_of
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kleash.trainers.facts import PER_ANSWER, Columns, Identity, Trainer, kl, old
+from kleash.trainers.columns import PER_ANSWER, Columns, kl, old
+from kleash.trainers.facts import Identity, Trainer
 from kleash.trainers.options import Option, Options
 from kleash.trainers.penalty import Penalty
 from kleash.trainers.trl_ppo import ZIEGLER

@@ -9,7 +9,7 @@ import numpy as np
 
 from kleash.audit.engine import check
 from kleash.audit.findings import Evidence, Finding, number
-from kleash.trainers.facts import PER_ANSWER, PER_TOKEN
+from kleash.trainers.columns import PER_ANSWER, PER_TOKEN
 
 if TYPE_CHECKING:
     from kleash.audit.logs.view import LogView
