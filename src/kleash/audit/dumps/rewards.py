@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -48,6 +48,11 @@ class EffectiveBeta:
     reverse_se: float
     prompts: int
     answers: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready plain data, the errors left out."""
+        names = ("slope", "lo", "hi", "r2", "reverse", "prompts", "answers")
+        return {"value" if name == "slope" else name: getattr(self, name) for name in names}
 
     def limits(self, level: float) -> tuple[float, float]:
         """Interval that misses a beta between the two slopes with probability ``level``."""
