@@ -239,6 +239,11 @@ class Estimate:
     se: float
     n: int
 
+    def __sub__(self, other: Estimate) -> Estimate:
+        """The difference of two independent estimates; of so many units as the smaller has."""
+        se = math.hypot(self.se, other.se)
+        return Estimate(value=self.value - other.value, se=se, n=min(self.n, other.n))
+
     def limits(self, level: float) -> tuple[float, float]:
         """Two-sided interval that misses with probability ``level``."""
         if self.n < 2:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kleash.audit.dumps.rewards import R2_LEAST, effective_beta
+from kleash.audit.findings import plain
 
 if TYPE_CHECKING:
     from kleash.audit.dumps.statistics import Tally
@@ -23,33 +23,19 @@ def facts_of(statistics: Tally) -> dict[str, Any]:
     if found is not None and not found.r2 >= R2_LEAST:
         loose = f"R squared {found.r2:.2f} is below {R2_LEAST:g}: too loose a relation to read a beta from"
     given = declared.beta
-    return {
+    facts = {
         "placement": {"loss": "loss", "loss-with-ratio": "loss", None: "unknown"}.get(declared.placement, "reward"),
         "estimator": declared.estimator,
         "coefficient": None if given is None else {"value": given, "lo": given, "hi": given, "from": "declared"},
         "logged_kl_unit": None,
         "penalty_kl_unit": None,
-        "effective_beta": None
-        if found is None or loose
-        else {
-            "value": _finite(found.slope),
-            "lo": _finite(found.lo),
-            "hi": _finite(found.hi),
-            "r2": _finite(found.r2),
-            "reverse": _finite(found.reverse),
-            "prompts": found.prompts,
-            "answers": found.answers,
-        },
+        "effective_beta": None if found is None or loose else found.to_dict(),
         "effective_beta_reason": loose or None,
-        "kl_per_answer": _finite(statistics.delta.mean()) if statistics.ratios.finite else None,
-        "kl_per_token": _finite(statistics.delta.sum() / statistics.tokens) if statistics.tokens else None,
+        "kl_per_answer": statistics.delta.mean() if statistics.ratios.finite else None,
+        "kl_per_token": statistics.delta.sum() / statistics.tokens if statistics.tokens else None,
         "kl_spec": statistics.kl_specs(kl_per_answer="nats per answer", kl_per_token="nats per token"),
         "copies_left_out": statistics.copies,
         "answers": statistics.rows,
         "tokens": statistics.tokens if statistics.has_tokens else None,
     }
-
-
-def _finite(value: float) -> float | None:
-    """The number, or None where it is past every float."""
-    return float(value) if math.isfinite(value) else None
+    return {name: plain(value) for name, value in facts.items()}

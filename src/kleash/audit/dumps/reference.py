@@ -180,11 +180,11 @@ def _falls(means: list[Estimate], level: float) -> tuple[float, int | None, bool
         limit = t_limit(level / (len(means) - 1), min(before.n, after.n) - 1)
         if before.value - limit * before.se <= math.log(2 * SCORING_NOISE**2):
             continue
-        spread, fall = math.hypot(before.se, after.se), before.value - after.value
-        seen = seen or limit * spread < math.log(100 / FALL)
-        largest = max(largest, math.exp(min(fall, 700.0)))
+        fall = before - after
+        seen = seen or limit * fall.se < math.log(100 / FALL)
+        largest = max(largest, math.exp(min(fall.value, 700.0)))
         low = all(later.value < before.value - math.log(3) for later in means[i + 2 : i + 4])
-        if fall - math.log(FALL) > limit * spread and low and found is None:
+        if fall.value - math.log(FALL) > limit * fall.se and low and found is None:
             found = i
     return largest, found, seen
 

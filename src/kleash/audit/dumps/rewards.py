@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -48,6 +48,11 @@ class EffectiveBeta:
     reverse_se: float
     prompts: int
     answers: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready plain data, the errors left out."""
+        names = ("slope", "lo", "hi", "r2", "reverse", "prompts", "answers")
+        return {"value" if name == "slope" else name: getattr(self, name) for name in names}
 
     def limits(self, level: float) -> tuple[float, float]:
         """Interval that misses a beta between the two slopes with probability ``level``."""
@@ -233,13 +238,13 @@ def gain_bound(tally: Tally, level: float) -> Finding:
         message = f"{start.sum()} rewards at step 0 and {end.sum()} at step {last:.0f}"
         return cannot_tell(message, fix="give 30 scored answers to 8 prompts of step 0 and of a later one")
     first, final, moved = (_mean(tally, x, at) for x, at in ((reward, start), (reward, end), (tally.drawn, end)))
-    gain, error = final.value - first.value, math.hypot(first.se, final.se)
-    t = t_limit(level / 2, min(first.n, final.n) - 1)
+    gain = final - first
+    grant = t_limit(level / 2, gain.n - 1) * gain.se
     upper = moved.value + t_limit(level / 2, moved.n - 1) * moved.se
     bound = tally.declared.reward_range / 2 * math.sqrt(2 * max(upper, 0.0))
     evidence = Evidence(
-        gain=gain,
-        gain_lo=gain - t * error,
+        gain=gain.value,
+        gain_lo=gain.value - grant,
         kl_per_answer=moved.value,
         kl_hi=upper,
         kl_spec=tally.kl_specs(sampler=True, kl_per_answer="nats per answer", kl_hi="nats per answer"),
@@ -247,8 +252,8 @@ def gain_bound(tally: Tally, level: float) -> Finding:
         reward_range=tally.declared.reward_range,
         level=level,
     )
-    found = f"reward gained {number(gain)} for {number(moved.value)} nats; the bound is {number(bound)}"
-    if gain - t * error > bound:
+    found = f"reward gained {number(gain.value)} for {number(moved.value)} nats; the bound is {number(bound)}"
+    if gain.value - grant > bound:
         return evidence.problem(
             f"{found}: no policy can do that",
             "the KL is measured to another reference than the start: synchronised, reloaded, or the policy itself",
@@ -256,7 +261,7 @@ def gain_bound(tally: Tally, level: float) -> Finding:
             "the judge leaves the declared range",
             fix="score the same answers with the model the run started from",
         )
-    if not bound + t * error < tally.declared.reward_range:
+    if not bound + grant < tally.declared.reward_range:
         message = f"{found}: at this KL no gain within the range could pass it"
         return evidence.cannot_tell(message, fix="check an earlier step, or give more answers")
     return evidence.ok(found)
@@ -285,30 +290,28 @@ def hacking(tally: Tally, level: float) -> Finding:
         return cannot_tell("fewer than two steps with gold on 30 prompts", fix="score gold at several steps")
     golds, rewards = ([_mean(tally, x, both & (tally.step == s)) for s in steps] for x in (gold, reward))
     best = int(np.argmax([g.value for g in golds[:-1]]))
-    fall, rise = golds[best].value - golds[-1].value, rewards[-1].value - rewards[best].value
-    fall_se, rise_se = math.hypot(golds[best].se, golds[-1].se), math.hypot(rewards[best].se, rewards[-1].se)
+    fall, rise = golds[best] - golds[-1], rewards[-1] - rewards[best]
     z = z_limit(level / (2 * (len(steps) - 1)))
     kl = float(tally.drawn[tally.step == steps[best]].mean())
     evidence = Evidence(
         best_step=int(steps[best]),
         last_step=int(steps[-1]),
-        gold_fall=fall,
-        gold_fall_se=fall_se,
-        reward_rise=rise,
-        reward_rise_se=rise_se,
+        gold_fall=fall.value,
+        gold_fall_se=fall.se,
+        reward_rise=rise.value,
+        reward_rise_se=rise.se,
         kl_at_best=kl,
         kl_spec=tally.kl_specs(sampler=True, kl_at_best="nats per answer"),
-        detectable_gold_fall=2 * z * fall_se,
+        detectable_gold_fall=2 * z * fall.se,
         level=level,
     )
-    since = f"since step {int(steps[best])} gold moved by {number(-fall)} and reward by {number(rise)}"
-    if fall > z * fall_se and fall > 0 and rise > z * rise_se and rise > 0:
+    since = f"since step {int(steps[best])} gold moved by {number(-fall.value)} and reward by {number(rise.value)}"
+    if all(moved.value > max(z * moved.se, 0.0) for moved in (fall, rise)):
         return evidence.problem(
             f"{since}: the judge is being gamed",
             "the leash is too long for this judge: beyond this KL its score no longer means quality",
             fix=f"go back to step {int(steps[best])} or hold its KL ({number(kl)} nats); fix the judge",
         )
-    spread = float(gold[both].std())
-    if not z * fall_se <= spread:
+    if not z * fall.se <= float(gold[both].std()):
         return evidence.cannot_tell(f"{since}, too noisy to tell", fix="score gold on more prompts")
     return evidence.ok(since)

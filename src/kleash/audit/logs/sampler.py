@@ -10,6 +10,7 @@ from kleash.audit.chance import mean_and_se, t_limit
 from kleash.audit.engine import check
 from kleash.audit.findings import Evidence, Finding, cannot_tell, number
 from kleash.audit.logs.needs import CUT, ENDINGS, ENGINE, MISMATCH, RATIO
+from kleash.audit.logs.view import series
 
 if TYPE_CHECKING:
     from kleash.audit.logs.view import LogView
@@ -27,31 +28,29 @@ def endings(view: LogView, level: float) -> Finding:
 
     In the median row.
     """
-    ends = view.raw("val/num_eos_tokens")
-    if ends is not None and np.isfinite(ends).any():
-        x = ends[np.isfinite(ends)]
-        evidence = Evidence(end_tokens=float(x.sum()), rows=int(x.size))
-        if not x.any():
+    ends, cut = series(view.log, view.raw("val/num_eos_tokens")), series(view.log, view.raw(*CUT))
+    if ends.size:
+        evidence = Evidence(end_tokens=float(ends.values.sum()), rows=ends.size)
+        if not ends.values.any():
             return evidence.problem(
-                f"no answer of {x.size} rows ends: num_eos_tokens is 0",
+                f"no answer of {ends.size} rows ends: num_eos_tokens is 0",
                 "the end token is not the one the trainer looks for",
                 "the response length is too short",
                 fix="set the end token of tokenizer and generation; allow longer answers",
             )
-        return evidence.ok(f"{number(x.mean())} end tokens a row")
-    cut = view.raw(*CUT)
-    if cut is None or not np.isfinite(cut).any():
+        return evidence.ok(f"{number(ends.values.mean())} end tokens a row")
+    if not cut.size:
         return cannot_tell("the log counts neither end tokens nor cut answers")
-    share = float(np.nanmedian(cut))
-    evidence = Evidence(cut=share)
+    share = float(np.median(cut.values))
+    evidence, text = Evidence(cut=share), f"{number(100 * share)} % of answers are cut at the limit"
     if share > 0.95:
         return evidence.problem(
-            f"{number(100 * share)} % of answers are cut at the limit",
+            text,
             "the limit is too short",
             "the end token is suppressed or unknown",
             fix="allow longer answers, check the end token",
         )
-    return evidence.ok(f"{number(100 * share)} % of answers are cut at the limit")
+    return evidence.ok(text)
 
 
 @check("TRUNCATION", RATIO, problem="mean importance ratio below .99 (t limit), none near the cap", chance=True)
@@ -67,15 +66,13 @@ def kept_mass(view: LogView, level: float) -> Finding:
     by default for products over whole answers: with noise of .05 a token and 500 tokens a third of the mean is gone,
     and nothing is wrong. Only where the largest ratio stays away from the cap is the mean that of all ratios.
     """
-    key = view.key("sampling/importance_sampling_ratio/mean")
-    values = view.raw("sampling/importance_sampling_ratio/mean")
-    assert values is not None
-    x = values[np.isfinite(values)]
+    stem = "sampling/importance_sampling_ratio/"
+    x = series(view.log, view.raw(f"{stem}mean")).values
     if not x.size:
-        return cannot_tell(f"{key} has no number")
+        return cannot_tell(f"{view.key(f'{stem}mean')} has no number")
     estimate = mean_and_se(x)
     upper = estimate.value + t_limit(level, x.size - 1) * estimate.se if x.size > 2 else estimate.value + 0.09
-    top = view.raw("sampling/importance_sampling_ratio/max")
+    top = view.raw(f"{stem}max")
     near = None if top is None else float(np.mean(top[np.isfinite(top)] > NEAR_CAP))
     evidence = Evidence(kept_mass=estimate.value, upper=upper, rows=int(x.size), level=level, near_cap=near)
     if upper < 0.99 and not (near is not None and near < 0.1):
@@ -99,9 +96,9 @@ def sampler(view: LogView, level: float) -> Finding:
     """Do sampler and trainer agree?"""
     found = []
     for name, (limit, source) in MISMATCH.items():
-        values = view.raw(name)
-        if values is not None and np.isfinite(values).any():
-            found.append((float(np.nanmedian(np.abs(values))), limit, name, source))
+        x = series(view.log, view.raw(name))
+        if x.size:
+            found.append((float(np.median(np.abs(x.values))), limit, name, source))
     if not found:
         return cannot_tell("the log has no measure of it")
     value, limit, name, source = max(found, key=lambda row: row[0] / row[1])
