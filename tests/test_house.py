@@ -49,12 +49,10 @@ FUNCTIONS = [
 
 LONG_MODULES = {
     "forecast.py",
-    "trl.py",
     "drawing.py",
     "__init__.py",
 }
 LONG_FUNCTIONS = {"forecast"}
-MANY_PARAMETERS = {"__init__"}
 SILENT = {
     "animate",
     "best_of_n",
@@ -114,16 +112,16 @@ def test_no_function_has_more_than_80_lines():
     assert found(f for f in FUNCTIONS if f.lines > 80 and f.node.name not in LONG_FUNCTIONS) == []
 
 
-def test_half_of_the_functions_have_at_most_8_lines_and_of_a_hundred_at_most_3_more_than_50():
+def test_half_of_the_functions_have_at_most_8_lines_and_of_a_hundred_at_most_1_more_than_50():
     lines = [function.lines for function in FUNCTIONS]
     assert statistics.median(lines) <= 8
-    assert sum(number > 50 for number in lines) <= 0.03 * len(lines)
+    assert sum(number > 50 for number in lines) <= 0.01 * len(lines)
 
 
 def test_no_function_takes_more_than_12_parameters():
     """But for the commands, whose parameters are their flags, and the public forecast."""
     own = [f for f in FUNCTIONS if not f.module.startswith("cli/") and f.node.name != "forecast"]
-    assert found(f for f in own if len(f.parameters) > 12 and f.node.name not in MANY_PARAMETERS) == []
+    assert found(f for f in own if len(f.parameters) > 12) == []
 
 
 def test_who_explains_parameters_explains_what_comes_back():
