@@ -48,7 +48,6 @@ FUNCTIONS = [
 ]
 
 LONG_MODULES = {
-    "forecast.py",
     "drawing.py",
     "__init__.py",
 }
