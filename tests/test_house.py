@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "kleash"
 
 @dataclass(frozen=True, kw_only=True)
 class Function:
-    """A function of the package: where it is, how long it is without its docstring, what it takes and says."""
+    """A function of the package: where it is, how long its body is without the docstring, what it takes and says."""
 
     module: str
     node: ast.FunctionDef
@@ -24,8 +24,8 @@ class Function:
 
     @property
     def lines(self):
-        told = self.node.body[0].end_lineno - self.node.body[0].lineno + 1 if self.docstring else 0
-        return self.node.end_lineno - self.node.lineno + 1 - told
+        body = self.node.body[1:] if self.docstring else self.node.body
+        return body[-1].end_lineno - body[0].lineno + 1 if body else 0
 
     @property
     def parameters(self):
@@ -51,7 +51,6 @@ LONG_MODULES = {
     "drawing.py",
     "__init__.py",
 }
-LONG_FUNCTIONS = {"forecast"}
 SILENT = {
     "animate",
     "best_of_n",
@@ -108,7 +107,7 @@ def test_no_module_has_more_than_400_lines():
 
 
 def test_no_function_has_more_than_80_lines():
-    assert found(f for f in FUNCTIONS if f.lines > 80 and f.node.name not in LONG_FUNCTIONS) == []
+    assert found(f for f in FUNCTIONS if f.lines > 80) == []
 
 
 def test_half_of_the_functions_have_at_most_8_lines_and_of_a_hundred_at_most_1_more_than_50():

@@ -156,8 +156,12 @@ def forecast(
         correction=correction,
         provenance={
             "inputs": [dict(row) for row in samples.inputs],
-            "objective": objective, "group_size": group_size, "prompts": prompts, "correction": correction,
-            "seed": seed, "version": version(),
+            "objective": objective,
+            "group_size": group_size,
+            "prompts": prompts,
+            "correction": correction,
+            "seed": seed,
+            "version": version(),
         },
     )
     notes += _tail_notes(tail)

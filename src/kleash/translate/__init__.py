@@ -93,7 +93,7 @@ class Translation:
         return text
 
     def __str__(self) -> str:
-        from kleash._table import to_text
+        from kleash.terminal import to_text
 
         return to_text(self)
 
