@@ -242,6 +242,11 @@ def standardised_beta(
     beta, target, group_size, settings
         As in `translate_beta`; the group size only enters what is assumed.
 
+    Returns
+    -------
+    Translation
+        With a coefficient, or with the reason why there is none.
+
     Examples
     --------
     >>> standardised_beta(0.3, target="trl-grpo").value

@@ -84,6 +84,11 @@ def run_trl(
     scores
         Scores given to the trainer instead of the puzzle's, shape (S,); to see what a wrong judge would do.
 
+    Returns
+    -------
+    Trace
+        Updates and logits of every step, shape (steps, n_prefixes, vocabulary).
+
     Notes
     -----
     The trainer's loss, sampling, grouping and accumulation are TRL's; only the optimiser is plain gradient descent,

@@ -112,6 +112,11 @@ def settings_of(trainer: str | None, config: Mapping[str, Any] | None, declared:
     declared
         ``beta``, ``estimator`` and ``placement`` as the user gave them win over the configuration.
 
+    Returns
+    -------
+    Settings
+        What nobody stated is None.
+
     Examples
     --------
     >>> s = settings_of("verl", {"actor.use_kl_loss": True, "actor.kl_loss_coef": 0.001}, Declared())
