@@ -112,6 +112,11 @@ def update(
     unit
         The unit of ``kl``, if known: one that is not the controller's is an error, not a conversion.
 
+    Returns
+    -------
+    ControllerState
+        A new one; the state given stays as it was.
+
     Notes
     -----
     ``coefficient * (1 + clip(kl / target - 1, -c, c) * n / horizon)``. Where ``c * n >= horizon`` one batch below

@@ -259,6 +259,11 @@ def exact_frontier(world: World, beta: ArrayLike | None = None, *, n_grid: int =
     n_grid
         Size of the default grid.
 
+    Returns
+    -------
+    Frontier
+        Source ``exact``; standard errors are 0.
+
     Examples
     --------
     >>> from kleash.worlds import two_arm

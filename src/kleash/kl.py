@@ -364,6 +364,11 @@ def estimate(logp: ArrayLike, ref_logp: ArrayLike, mask: ArrayLike, *, spec: KLS
         With sampler ``behavior`` the number is what those tokens give, and no estimate of the policy's KL; samples of
         the reference give none at all and are refused.
 
+    Returns
+    -------
+    KLEstimate
+        In the unit of ``spec``.
+
     Raises
     ------
     OptionError

@@ -216,6 +216,11 @@ def open_run(
     versions
         Of libraries beyond Python and numpy, for the record.
 
+    Returns
+    -------
+    Run
+        Its ``state`` says whether it is new, interrupted or finished.
+
     Raises
     ------
     OptionError

@@ -123,6 +123,11 @@ def moments(world: World, beta: ArrayLike) -> Moments:
     beta
         Coefficients in reward units per nat, shape (B,); 0 and infinity allowed.
 
+    Returns
+    -------
+    Moments
+        An entry per beta.
+
     Notes
     -----
     KL = sum p log(p / reference) - p + reference, chi-squared = sum reference (p / reference - 1)^2: sums of terms that
@@ -246,6 +251,11 @@ def best_of_n(world: World, n: ArrayLike) -> BestOfN:
     n
         Numbers of draws, shape (M,), each at least 1. Among equal scores the first drawn is kept.
 
+    Returns
+    -------
+    BestOfN
+        Arrays with an entry per n.
+
     Notes
     -----
     With answers grouped by score, F the reference mass at or below a score and F_- the mass below it, the winner has
@@ -301,6 +311,10 @@ def class_probabilities(mass: Floats, n: NDArray[np.int64]) -> Floats:
         Reference mass of the classes in ascending order of score, shape (..., C).
     n
         Numbers of draws, shape (M,).
+
+    Returns
+    -------
+    Shape (..., M, C); rows sum to 1.
     """
     at_or_below = np.minimum(np.cumsum(mass, axis=-1), 1.0)
     at_or_below[..., -1] = 1.0

@@ -184,6 +184,10 @@ def kitchen(*, oversalt: float = 0.0505, love: float = 1.0, house_mean: float = 
     house_mean, house_sd
         Centre (-100 to 100) and spread (0.01 to 100) of the house's salt, in units of the judge's score at ``love`` 1.
 
+    Returns
+    -------
+    World
+
     Notes
     -----
     Salt levels s_i = 31.7 i / 40, i = 0..40. Reference: (1 - oversalt) N(s; house_mean, house_sd), normalised on the
@@ -227,6 +231,10 @@ def two_arm(p: ArrayLike = 0.2, *, gold: Sequence[float] = (1.0, 0.0)) -> World:
     gold
         Gold of the plain and of the pleasing answer.
 
+    Returns
+    -------
+    World
+
     Notes
     -----
     The tilt multiplies the odds: p / (1 - p) becomes p / (1 - p) exp(1 / beta).
@@ -261,6 +269,10 @@ def heavy_tail(*, tail_index: float = 3.0, top: float = 1000.0, n_answers: int =
         Largest reward, above 1: the support is finite, so that every tilt exists.
     n_answers
         Size of the logarithmic grid of rewards from 1 to ``top``.
+
+    Returns
+    -------
+    World
 
     Notes
     -----

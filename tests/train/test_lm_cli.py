@@ -212,7 +212,7 @@ def test_configuration_values(kitchen):
 
 
 def test_the_live_table_averages_over_seeds():
-    from kleash._table import to_text
+    from kleash.terminal import to_text
 
     rows = [
         {"beta": beta, "seed": s, "reward": beta + s, "gold": None, "kl": 0.5 * s}

@@ -106,6 +106,10 @@ def log_e_above(ratio: Floats, *, length: ArrayLike = 1) -> Floats:
     length
         Tokens behind each ratio (the noise granted grows with it): 1 for token ratios.
 
+    Returns
+    -------
+    Shape (7,), natural logarithms.
+
     Notes
     -----
     Bets of seven fixed sizes s; log wealth is the sum of ``log(1 + s (ratio / noise - 1))``. It adds over pieces of
@@ -322,6 +326,10 @@ def slope_bounds(moments: Floats, *, level: float) -> tuple[float, float, float,
         Shape (G, 6): for each of G groups of answers the sums of 1, x, y, x*x, x*y, y*y.
     level
         Chance that the interval ``(low, high)`` misses a true slope between the two regressions.
+
+    Returns
+    -------
+    Both regressions and the interval's ends; infinite ends where fewer than three groups leave no error.
 
     Notes
     -----

@@ -45,6 +45,11 @@ def sort_inputs(
     trainer, mapping
         As for `kleash.logs.read_logs`.
 
+    Returns
+    -------
+    Inputs
+        Dumps, logs and declarations, each in the order it was given.
+
     Raises
     ------
     DataError

@@ -71,7 +71,7 @@ def emit(
     elif form == "csv":
         text = _csv(rows())
     elif out is not None:
-        from kleash._table import to_text
+        from kleash.terminal import to_text
 
         text = to_text(show) + "\n"
     else:
@@ -123,7 +123,7 @@ def progress(label: str) -> Iterator[Callable[[int, int], None] | None]:
 def _print(show: object) -> None:
     from rich.console import Console
 
-    from kleash._table import to_text
+    from kleash.terminal import to_text
 
     console = Console(highlight=False)
     unicode = console.encoding.startswith("utf")

@@ -24,6 +24,10 @@ def blocks(samples: Samples, width: int) -> Iterator[tuple[NDArray[np.intp], NDA
         Grouped by prompt.
     width
         Numbers that the work needs per sample (betas, say): P_c K width stays near a fixed bound.
+
+    Yields
+    ------
+    Prompts with one number of samples at a time.
     """
     counts = samples.counts
     for size in np.unique(counts):

@@ -61,6 +61,11 @@ def estimate_prompts(
     keep_deviations
         Also return the delete-one deviations (memory P K B).
 
+    Returns
+    -------
+    PromptEstimates
+        Without ``deviations`` unless they are to be kept.
+
     Notes
     -----
     T = sum W x with W = softmax(lambda r); KL = lambda T(r) - log mean exp(lambda r). Jackknife: K T - (K - 1) mean_i

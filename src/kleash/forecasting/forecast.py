@@ -14,16 +14,16 @@ from kleash import _checks
 from kleash._version import version
 from kleash.errors import DataError, OptionError
 from kleash.forecasting.best_of_n import best_of_n_rows
-from kleash.forecasting.gate import row_status, tail_status
+from kleash.forecasting.gate import tail_status
 from kleash.forecasting.grid import default_betas
-from kleash.forecasting.intervals import Answers, Prompts
+from kleash.forecasting.layout import PromptsAre, collector, lay_out
 from kleash.forecasting.result import Forecast
-from kleash.forecasting.reweight import Labels, PolicyWeights, Progress, Reweighted, reweight
+from kleash.forecasting.reweight import Labels, PolicyWeights, Progress, reweight
 from kleash.forecasting.standardised import finite_group_weights, large_group_weights
 from kleash.forecasting.tail import Tail, score_tail
 from kleash.forecasting.trainer import TrainerOrder
 from kleash.forecasting.unseen import unseen_cheats, unseen_in_words
-from kleash.frontier import Estimates, Frontier, Gold, Replicates
+from kleash.frontier import Frontier
 from kleash.samples import Samples, read_samples
 from kleash.window import DEFAULT_TOLERANCE, Verdict, find_window
 
@@ -31,11 +31,7 @@ __all__ = ["Objective", "PromptsAre", "forecast"]
 
 Floats = NDArray[np.float64]
 Objective = Literal["tilt", "group-standardised"]
-PromptsAre = Literal["sampled", "fixed"]
 
-_DRAWS = 2_000
-_MAX_COUNTS = 20_000_000  # numbers in the array of resampled prompts (160 MB): fewer draws for very many prompts
-_FEWEST_DRAWS = 400
 _ANSWERS_PER_BETA = 2
 
 
@@ -134,7 +130,7 @@ def forecast(
         prompts = "fixed"
         notes.append("There is one prompt: intervals speak of its answers only, not of other prompts.")
     split, boot, show = np.random.default_rng(seed).spawn(3)
-    collected = _collector(samples, labels, betas) if prompts == "fixed" else None
+    collected = collector(samples, labels, betas) if prompts == "fixed" else None
     table = reweight(
         samples,
         betas,
@@ -145,23 +141,19 @@ def forecast(
         deviations=collected,
         progress=progress,
     )
-    estimates, replicates = _intervals(samples, labels, table, collected, boot)
     tail = score_tail(samples, reward_max=reward_max)
-    status = _status(samples, labels, table, estimates, tail, correction=correction)
-    usable = status != "beyond"
-    gold_range = None if labels is None else _gold_range(samples, gold_min)
-    frontier = Frontier(
-        source="forecast",
-        beta=betas,
-        reward=_within(estimates["reward"], hi=reward_max).where(usable),
-        kl=estimates["kl"].where(usable),
-        gold=None if labels is None else _gold(estimates, gold_min).where(usable),
-        reference_reward=_within(estimates["reference_reward"], hi=reward_max)[0],
-        n=np.full(betas.size, _independent_units(samples, labels, prompts)),
-        status=status,
-        diagnostics=_diagnostics(samples, table, labels, tail, usable),
-        replicates=_masked(replicates, usable),
-        gold_range=gold_range,
+    frontier = lay_out(
+        samples,
+        labels,
+        table,
+        collected,
+        tail,
+        betas=betas,
+        rng=boot,
+        reward_max=reward_max,
+        gold_min=gold_min,
+        prompts=prompts,
+        correction=correction,
         provenance={
             "inputs": [dict(row) for row in samples.inputs],
             "objective": objective,
@@ -175,8 +167,7 @@ def forecast(
     notes += _tail_notes(tail)
     unseen = None
     if weights is None and labels is not None and reward_max is not None and gold_min is not None:
-        scale = float(np.nanmax(np.where(labels.labelled, samples.gold, gold_min))) - gold_min  # type: ignore[arg-type]
-        limit = DEFAULT_TOLERANCE * scale if tolerance is None else float(tolerance)
+        limit = _tolerable(samples, labels, gold_min) if tolerance is None else float(tolerance)
         unseen = unseen_cheats(
             samples, labels, betas, table.plain, reward_max=reward_max, gold_min=gold_min, tolerance=limit
         )
@@ -201,6 +192,12 @@ def forecast(
         notes=tuple(notes),
         trainer=None if order is None else order.fulfilled(samples, verdict.safe_beta),
     )
+
+
+def _tolerable(samples: Samples, labels: Labels, gold_min: float) -> float:
+    """What a cheat may cost if nothing was said of it: a share of the scale of gold."""
+    assert samples.gold is not None
+    return DEFAULT_TOLERANCE * (float(np.nanmax(np.where(labels.labelled, samples.gold, gold_min))) - gold_min)
 
 
 def _order(
@@ -232,25 +229,6 @@ def _betas(samples: Samples, beta: ArrayLike | None, objective: Objective) -> Fl
     _checks.number(array[0], name="beta", above=0.0)
     _checks.number(array[0], name="beta", at_least=float(np.finfo(float).tiny))  # below it 1 / beta is no number
     return array
-
-
-def _gold(estimates: Mapping[str, Estimates], gold_min: float | None) -> Gold:
-    return Gold.of(
-        _within(estimates["gold"], lo=gold_min),
-        gain=estimates["gain"],
-        reference=_within(estimates["reference_gold"], lo=gold_min)[0],
-    )
-
-
-def _within(estimates: Estimates, *, lo: float | None = None, hi: float | None = None) -> Estimates:
-    """The interval cut at the declared ends of the scale, past which no mean can lie."""
-    least, most = -np.inf if lo is None else lo, np.inf if hi is None else hi
-    inside = (estimates.value >= least) & (estimates.value <= most)
-    return dataclasses.replace(
-        estimates,
-        lo=np.where(inside, np.maximum(estimates.lo, least), estimates.lo),
-        hi=np.where(inside, np.minimum(estimates.hi, most), estimates.hi),
-    )
 
 
 def _check_limits(samples: Samples, reward_max: float | None, gold_min: float | None, tolerance: float | None) -> None:
@@ -293,131 +271,6 @@ def _policy_weights(
         return finite_group_weights(reward, beta, group_size=size, rng=np.random.default_rng(seed))
 
     return weights
-
-
-def _collector(samples: Samples, labels: Labels | None, betas: Floats) -> Answers:
-    """An empty collection for reward, KL, gold, gain at every beta and the reference's reward and gold."""
-    n_known = samples.n_prompts if labels is None else int(labels.known.sum())
-    n = np.full(4 * betas.size + 2, float(samples.n_prompts))
-    n[2 * betas.size : 4 * betas.size] = n_known
-    n[-1] = n_known
-    return Answers.of(n)
-
-
-def _intervals(
-    samples: Samples, labels: Labels | None, table: Reweighted, collected: Answers | None, rng: np.random.Generator
-) -> tuple[dict[str, Estimates], Replicates]:
-    """Means over prompts with their intervals, by name, and the draws behind them."""
-    names = ("reward", "kl", "gold", "gain", "reference_reward", "reference_gold")
-    everyone = np.ones(samples.n_prompts, dtype=bool)
-    known = everyone if labels is None else labels.known
-    centre = 0.0 if labels is None else labels.centre
-    reward, kl, marked = table.value
-    of_reference = table.reference[..., None]
-    values = dict(
-        zip(
-            names,
-            (reward, kl, centre + marked, marked - of_reference[1], of_reference[0], centre + of_reference[1]),
-            strict=True,
-        )
-    )
-    who = dict(zip(names, (everyone, everyone, known, known, everyone, known), strict=True))
-    left = dict(zip(names, (*table.left, table.left[2], np.zeros(1), np.zeros(1)), strict=True))
-    if collected is None:
-        n_draws = int(np.clip(_MAX_COUNTS // samples.n_prompts, _FEWEST_DRAWS, _DRAWS))
-        resampled = Prompts.draw(samples.n_prompts, rng=rng, n_draws=n_draws)
-        pairs = {
-            name: resampled.mean(values[name], widen=left[name], known=who[name], positive=name == "kl")
-            for name in names
-        }
-    else:
-        means = np.concatenate([values[name][who[name]].mean(axis=0) for name in names])
-        widen = np.concatenate([left[name] for name in names])
-        estimates, draws = collected.means(means, widen=widen, rng=rng, n_draws=_DRAWS)
-        stops = np.cumsum([values[name].shape[1] for name in names])
-        parts = [slice(stop - values[name].shape[1], stop) for name, stop in zip(names, stops, strict=True)]
-        pairs = {name: (estimates[part], draws[:, part]) for name, part in zip(names, parts, strict=True)}
-    replicates = Replicates(
-        kind="bootstrap",
-        reward=pairs["reward"][1],
-        kl=pairs["kl"][1],
-        reference_reward=pairs["reference_reward"][1][:, 0],
-        gold=None if labels is None else pairs["gold"][1],
-        reference_gold=None if labels is None else pairs["reference_gold"][1][:, 0],
-    )
-    return {name: pair[0] for name, pair in pairs.items()}, replicates
-
-
-def _status(
-    samples: Samples,
-    labels: Labels | None,
-    table: Reweighted,
-    estimates: dict[str, Estimates],
-    tail: Tail,
-    *,
-    correction: bool,
-) -> NDArray[np.str_]:
-    gold = np.zeros(1) if samples.gold is None or labels is None else samples.gold[labels.labelled]
-    names = ("reward", "kl") if labels is None else ("reward", "kl", "gold")
-    se = np.stack([estimates[name].se for name in names])
-    origin = (estimates["reference_reward"].value, np.zeros(1), estimates["reference_gold"].value)
-    unsure = np.isnan(se)  # one prompt with labels has a mean and no error
-    rounding = 1e-14 * float(samples.counts.max()) * np.array([np.abs(samples.reward).max(), 1.0, np.abs(gold).max()])
-    drift = table.drift[: len(names)]
-    status = row_status(
-        drift=np.where(np.abs(drift) <= rounding[: len(names), None], 0.0, drift),
-        se=np.where(unsure, np.inf, se),
-        change=np.stack([estimates[name].value - start for name, start in zip(names, origin, strict=False)]),
-        kl=estimates["kl"].value,
-        reward=estimates["reward"].value,
-        reward_range=(float(samples.reward.min() - rounding[0]), float(samples.reward.max() + rounding[0])),
-        gold=None if labels is None else estimates["gold"].value,
-        gold_range=(float(gold.min() - rounding[2]), float(gold.max() + rounding[2])),
-        log_samples=float(np.log(samples.counts).mean()),
-        n_gold_eff=None if labels is None else table.label_ess,
-        tail=tail,
-        corrected=correction,
-    )
-    return np.where((status == "ok") & unsure.any(axis=0), "weak", status)
-
-
-def _diagnostics(
-    samples: Samples, table: Reweighted, labels: Labels | None, tail: Tail, usable: NDArray[np.bool_]
-) -> dict[str, Floats]:
-    """Chi-squared from the weights, effective samples per prompt, effective labels in all, shape of the tail."""
-    chi2 = (samples.counts[:, None] / table.ess - 1).mean(axis=0)
-    n_gold_eff = np.full(usable.size, np.nan) if labels is None else table.label_ess
-    return {
-        "chi2": np.where(usable, chi2, np.nan),
-        "ess": table.ess.mean(axis=0),
-        "n_gold_eff": n_gold_eff,
-        "khat": np.full(usable.size, tail.shape),
-    }
-
-
-def _masked(replicates: Replicates, usable: NDArray[np.bool_]) -> Replicates:
-    """The draws with nothing left of the rows that are beyond."""
-    return Replicates(
-        kind=replicates.kind,
-        reward=np.where(usable, replicates.reward, np.nan),
-        kl=np.where(usable, replicates.kl, np.nan),
-        reference_reward=replicates.reference_reward,
-        gold=None if replicates.gold is None else np.where(usable, replicates.gold, np.nan),
-        reference_gold=replicates.reference_gold,
-    )
-
-
-def _independent_units(samples: Samples, labels: Labels | None, prompts: PromptsAre) -> int:
-    """What differences between betas have their degrees of freedom from: prompts (with labels, if any), or answers."""
-    if prompts == "fixed":
-        return samples.n_samples if labels is None else samples.n_gold
-    return samples.n_prompts if labels is None else int(labels.known.sum())
-
-
-def _gold_range(samples: Samples, gold_min: float | None) -> float:
-    assert samples.gold is not None  # there are labels
-    least, most = float(np.nanmin(samples.gold)), float(np.nanmax(samples.gold))
-    return 0.0 if least == most else most - (least if gold_min is None else gold_min)
 
 
 def _nothing_is_safe(verdict: Verdict) -> Verdict:

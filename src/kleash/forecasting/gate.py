@@ -92,6 +92,10 @@ def row_status(
     corrected
         False for plain estimates: their interval is widened by all of the drift, and drift makes a row ``weak`` only.
 
+    Returns
+    -------
+    Shape (B,): ``ok``, ``weak`` or ``beyond``.
+
     Notes
     -----
     In order: a corrected KL below 0 or a mean outside the data is impossible, KL past log K - 1 nats is out of

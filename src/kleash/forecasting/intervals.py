@@ -148,6 +148,10 @@ class Answers:
         widen
             Shape (Q,), added to the interval on both sides.
 
+        Returns
+        -------
+        Estimates of shape (Q,), and draws of shape (R, Q).
+
         Notes
         -----
         Variance of a mean: the sum over prompts of (K - 1) / K sum_i deviation_i^2, over n^2 (Tukey's jackknife);

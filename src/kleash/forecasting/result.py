@@ -77,7 +77,7 @@ class Forecast:
         }
 
     def __rich__(self) -> RenderableType:
-        from kleash._table import page
+        from kleash.terminal import page
 
         labels = f", {self.n_gold:,} with gold" if 0 < self.n_gold < self.n_samples else ""
         title = f"Forecast from {self.n_samples:,} answers of the reference to {self.n_prompts:,} prompts{labels}"
@@ -95,7 +95,7 @@ class Forecast:
         )
 
     def __str__(self) -> str:
-        from kleash._table import to_text
+        from kleash.terminal import to_text
 
         return to_text(self)
 

@@ -136,6 +136,11 @@ def reweight(
     deviations
         Collects delete-one deviations, for intervals with fixed prompts (tilt only).
 
+    Returns
+    -------
+    Reweighted
+        Per prompt and beta, with what intervals and the gate need.
+
     Notes
     -----
     A jackknife J (delete-one for the tilt; twice the whole minus the mean of two random halves otherwise) removes the

@@ -47,6 +47,11 @@ def score_tail(samples: Samples, *, reward_max: float | None = None) -> Tail:
     reward_max
         The largest score the judge can give, where it is known.
 
+    Returns
+    -------
+    Tail
+        The shape with its standard error, and from how many scores.
+
     Notes
     -----
     A generalised Pareto law is fitted to the M = min(N / 5, 3 sqrt N) largest residuals (:func:`residuals`), the number

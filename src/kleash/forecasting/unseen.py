@@ -148,6 +148,11 @@ def unseen_cheats(
         What the cheat scores and what it is worth.
     tolerance
         Gold units that may be lost.
+
+    Returns
+    -------
+    Unseen
+        A loss per beta in units of gold, and the smallest beta at which it stays within the tolerance.
     """
 
     def loss(at: Floats, reward: Floats, kl: Floats, marked: Floats) -> Floats:

@@ -159,6 +159,11 @@ def full_kl_of(
     prompts, answers
         Token ids, one prompt per answer.
 
+    Returns
+    -------
+    list of Answer
+        In the order of the answers given.
+
     Notes
     -----
     The sum over an answer's positions is an unbiased estimate of the KL per answer when the answer was drawn from the

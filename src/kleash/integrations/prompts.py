@@ -8,7 +8,7 @@ from typing import Any
 from kleash._checks import message
 from kleash.errors import OptionError
 
-__all__ = ["prompt_rows", "token_ids"]
+__all__ = ["end_ids", "prompt_rows", "token_ids"]
 
 _PICTURES = {"image", "images", "video", "videos", "audio"}
 
@@ -79,3 +79,13 @@ def _pictured(row: Mapping[str, Any]) -> bool:
         for part in turn["content"]
     ]
     return any(isinstance(part, dict) and part.get("type", "text") != "text" for part in parts)
+
+
+def end_ids(trainer: Any, tokenizer: Any) -> list[int]:
+    """Tokens that end an answer: the trainer's own list, or the tokenizer's and those of the model's settings."""
+    known = getattr(trainer, "eos_token_ids", None)
+    if known is None:
+        settings = getattr(trainer.accelerator.unwrap_model(trainer.model), "generation_config", None)
+        more = getattr(settings, "eos_token_id", None)
+        known = [tokenizer.eos_token_id, *(more if isinstance(more, list) else [more])]
+    return list(dict.fromkeys(int(i) for i in known if i is not None))

@@ -98,6 +98,11 @@ def frontier_of(
     first, last
         Per prompt ``reward``, ``kl`` and ``gold``, lists of P, None where a prompt has no value. Each quantity is a
         mean over the prompts that have it in both.
+
+    Returns
+    -------
+    Frontier
+        One row, standard errors and draws over prompts.
     """
     pick = np.random.default_rng(seed).integers(0, len(first["kl"]), (_DRAWS, len(first["kl"])))
     pairs = {name: _known(array(first[name]), array(last[name])) for name in ("reward", "kl", "gold")}

@@ -72,6 +72,10 @@ def score(
         The data set's row of each answer: ``prompt`` and the columns that are passed on.
     answers
         Token ids.
+
+    Returns
+    -------
+    One score per answer.
     """
     if not functions:
         return [None] * len(answers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from kleash._checks import message
 from kleash.errors import ConfigError, DataError, OptionError
 from kleash.integrations.measure import Reference, full_kl_of, sample_answers
 from kleash.integrations.peak import GoldPeak
-from kleash.integrations.prompts import prompt_rows, token_ids
+from kleash.integrations.prompts import end_ids, prompt_rows, token_ids
 from kleash.integrations.records import answer_lines, array, cut_back, frontier_of, lines, mean, mean_se
 from kleash.integrations.scores import choose, score
 from kleash.integrations.versions import require_trl
@@ -36,6 +37,7 @@ _PLAIN = {"top_k": 0, "top_p": 1.0, "min_p": None, "repetition_penalty": 1.0}
 _SAME_REFERENCE = 0.05  # nats by which a reference asked again may differ: bf16 and other machines stay below
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class KleashCallback(TrainerCallback):  # type: ignore[misc]
     """Measures a run from inside: KL to the reference, judge's score, true quality; writes a kleash run folder.
 
@@ -97,67 +99,51 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
     the last with ``_se``; they go wherever ``report_to`` says.
     """
 
-    def __init__(
-        self,
-        trainer: Any,
-        *,
-        gold: str | Callable[..., Sequence[float | None]] | None = None,
-        prompts: Any | None = None,
-        n_prompts: int = 32,
-        n_answers: int = 2,
-        every: int = 10,
-        max_new_tokens: int | None = None,
-        stop_at_gold_peak: bool = False,
-        patience: int = 3,
-        false_alarm: float = 0.05,
-        restore_best: bool = False,
-        run_dir: str | Path | None = None,
-        dump: bool = True,
-        seed: int = 0,
-        batch: int | None = None,
-    ) -> None:
+    trainer: Any = field(kw_only=False)
+    gold: str | Callable[..., Sequence[float | None]] | None = None
+    prompts: Any | None = None
+    n_prompts: int = 32
+    n_answers: int = 2
+    every: int = 10
+    max_new_tokens: int | None = None
+    stop_at_gold_peak: bool = False
+    patience: int = 3
+    false_alarm: float = 0.05
+    restore_best: bool = False
+    run_dir: str | Path | None = None
+    dump: bool = True
+    seed: int = 0
+    batch: int | None = None
+    metrics: list[dict[str, Any]] = field(init=False, default_factory=list)
+    by_prompt: list[dict[str, Any]] = field(init=False, default_factory=list)
+    stopped_at: int | None = field(init=False, default=None)
+    _best: tuple[int, list[Any]] | None = field(init=False, default=None)
+    _handed_over: dict[str, Any] | None = field(init=False, default=None)
+    _run: Run | None = field(init=False, default=None)
+    _watch: GoldPeak | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
         self.versions = require_trl()
-        kind = next((c.__name__ for c in type(trainer).__mro__ if c.__name__ in _TRAINERS), None)
-        if kind is None:
-            raise OptionError(message("trainer", expected="one of " + ", ".join(_TRAINERS), got=type(trainer).__name__))
-        if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
-            fix = "train with plain accelerate, or without the callback"
-            raise OptionError(message("weights", expected="whole on every process", got="DeepSpeed or FSDP", fix=fix))
-        for name, what in _TURNS.items():
-            if getattr(trainer, name, None):
-                fix = "train without the callback"
-                raise OptionError(message("answers", expected="one turn of the policy's own", got=what, fix=fix))
-        self.trainer, self.kind = trainer, kind
-        self.every = _checks.integer(every, name="every", at_least=1)
-        self.n_answers = _checks.integer(n_answers, name="n_answers", at_least=1)
-        self.patience, self.false_alarm = patience, false_alarm
-        self.stop, self.restore_best, self.dump, self.seed = stop_at_gold_peak, restore_best, dump, seed
-        args = trainer.args
-        self.folder = Path(args.output_dir) / "kleash" if run_dir is None else Path(run_dir)
+        self.kind, trainer, args = _measurable(self.trainer), self.trainer, self.trainer.args
+        _checks.integer(self.every, name="every", at_least=1)
+        _checks.integer(self.n_answers, name="n_answers", at_least=1)
+        _checks.integer(self.n_prompts, name="n_prompts", at_least=2)
+        self.folder = Path(args.output_dir) / "kleash" if self.run_dir is None else Path(self.run_dir)
         self.tokenizer = getattr(trainer, "_tokenizer", trainer.processing_class)
-        self.end_ids = _end_ids(trainer, self.tokenizer)
+        self.end_ids = end_ids(trainer, self.tokenizer)
         limit = getattr(args, "max_completion_length", None) or getattr(args, "max_new_tokens", None) or 256
-        self.max_new_tokens = _checks.integer(max_new_tokens or limit, name="max_new_tokens", at_least=1)
+        self.longest = _checks.integer(self.max_new_tokens or limit, name="max_new_tokens", at_least=1)
         self.temperature = float(getattr(args, "temperature", 1.0))
-        self.batch = batch or args.per_device_eval_batch_size
-        self.rows = prompt_rows(trainer, prompts, _checks.integer(n_prompts, name="n_prompts", at_least=2))
+        self.at_a_time = self.batch or args.per_device_eval_batch_size
+        self.rows = prompt_rows(trainer, self.prompts, self.n_prompts)
         self.prompt_ids = [token_ids(trainer, self.tokenizer, row) for row in self.rows]
-        chosen = choose(trainer, gold)
-        self.judge, self.gold, self.gold_name = chosen.judge, chosen.gold, chosen.gold_name
-        if (stop_at_gold_peak or restore_best) and self.gold is None:
+        self.functions = choose(trainer, self.gold)
+        if (self.stop_at_gold_peak or self.restore_best) and self.functions.gold is None:
             fix = "gold=: a function, or the name of a reward function of weight 0"
             raise OptionError(message("gold", expected="true quality to stop by", got="none", fix=fix))
-        ref_model = getattr(trainer, "ref_model", None)
-        still = None if getattr(args, "sync_ref_model", False) else ref_model
+        still = None if getattr(args, "sync_ref_model", False) else getattr(trainer, "ref_model", None)
         self.model = trainer.accelerator.unwrap_model(trainer.model)
         self.reference = Reference(self.model, frozen=still)
-        self.metrics: list[dict[str, Any]] = []
-        self.by_prompt: list[dict[str, Any]] = []
-        self.stopped_at: int | None = None
-        self._best: tuple[int, list[Any]] | None = None
-        self._handed_over: dict[str, Any] | None = None
-        self._run: Run | None = None
-        self._watch: GoldPeak | None = None
 
     # ------------------------------------------------------------------------------------------------ what TRL calls
 
@@ -168,7 +154,7 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
         if state.is_world_process_zero:
             self._open(resumed=state.global_step > 0, step=state.global_step)
         self.metrics, self.by_prompt = self._from_main([self.metrics, self.by_prompt])
-        for row in self.by_prompt if self.gold is not None else []:
+        for row in self.by_prompt if self.functions.gold is not None else []:
             self._watch.update(row["step"], array(row["gold"]))
         if not self.by_prompt:
             self._measure(args, state, control)
@@ -190,9 +176,11 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
         if self._run is not None:
             results = {
                 "trainer": self.kind,
-                "gold": self.gold_name,
+                "gold": self.functions.gold_name,
                 "stopped_at": self.stopped_at,
-                "best_step": self._watch.best_step if self._watch is not None and self.gold is not None else None,
+                "best_step": self._watch.best_step
+                if self._watch is not None and self.functions.gold is not None
+                else None,
                 "restored": None if self._best is None else self._best[0],
                 "reference_fingerprint": self.reference.fingerprint(self.prompt_ids[0]),
                 "notes": self._notes(),
@@ -234,26 +222,27 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
             self.model,
             ids,
             n=self.n_answers,
-            max_new_tokens=self.max_new_tokens,
+            max_new_tokens=self.longest,
             temperature=self.temperature,
             end_ids=self.end_ids,
             pad_id=pad,
             seed=seed + which[0],
-            batch=self.batch,
+            batch=self.at_a_time,
         )
         flat_ids = [p for p in ids for _ in range(self.n_answers)]
         flat = [a for answers in drawn for a in answers]
         measured = full_kl_of(
-            self.model, self.reference, flat_ids, flat, temperature=self.temperature, pad_id=pad, batch=self.batch
+            self.model, self.reference, flat_ids, flat, temperature=self.temperature, pad_id=pad, batch=self.at_a_time
         )
-        told: dict[str, Any] = {
+        asked: dict[str, Any] = {
             "rows": [self.rows[i] for i in which for _ in range(self.n_answers)],
             "answers": flat,
             "tokenizer": self.tokenizer,
             "state": self.trainer.state,
         }
-        rewards = score(self.judge, **told)
-        golds = score([] if self.gold is None else [(1.0, self.gold)], **told)
+        rewards = score(self.functions.judge, **asked)
+        gold = self.functions.gold
+        golds = score([] if gold is None else [(1.0, gold)], **asked)
         found = {}
         for k, i in enumerate(which):
             at = slice(k * self.n_answers, (k + 1) * self.n_answers)
@@ -284,12 +273,12 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
         due = control.should_log  # the trainer's own log, which writing one here would call done
         Trainer.log(self.trainer, {k: v for k, v in logged.items() if v is not None})
         control.should_log = due
-        if self.gold is None or row["gold"] is None or self._watch is None:
+        if self.functions.gold is None or row["gold"] is None or self._watch is None:
             return
         peaked = self._watch.update(state.global_step, array(found["gold"]))
         if self.restore_best and self._watch.best_step == state.global_step:
             self._best = (state.global_step, [p.detach().cpu().clone() for p in self._trained()])
-        if self.stop and peaked:
+        if self.stop_at_gold_peak and peaked:
             self.stopped_at = state.global_step
             control.should_training_stop = True
 
@@ -367,11 +356,11 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
             "trainer": self.kind,
             "beta": self._beta(),
             **settings,
-            "gold": self.gold_name,
+            "gold": self.functions.gold_name,
             "n_prompts": len(self.rows),
             "n_answers": self.n_answers,
             "every": self.every,
-            "max_new_tokens": self.max_new_tokens,
+            "max_new_tokens": self.longest,
             "temperature": self.temperature,
             "prompt_ids": self.prompt_ids[0],
             "measuring_seed": self.seed,
@@ -394,11 +383,16 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
         return [p for p in self.model.parameters() if p.requires_grad]
 
 
-def _end_ids(trainer: Any, tokenizer: Any) -> list[int]:
-    """Tokens that end an answer: the trainer's own list, or the tokenizer's and those of the model's settings."""
-    known = getattr(trainer, "eos_token_ids", None)
-    if known is None:
-        settings = getattr(trainer.accelerator.unwrap_model(trainer.model), "generation_config", None)
-        more = getattr(settings, "eos_token_id", None)
-        known = [tokenizer.eos_token_id, *(more if isinstance(more, list) else [more])]
-    return list(dict.fromkeys(int(i) for i in known if i is not None))
+def _measurable(trainer: Any) -> str:
+    """The trainer's kind, if its policy can be measured from inside."""
+    kind = next((c.__name__ for c in type(trainer).__mro__ if c.__name__ in _TRAINERS), None)
+    if kind is None:
+        raise OptionError(message("trainer", expected="one of " + ", ".join(_TRAINERS), got=type(trainer).__name__))
+    if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+        fix = "train with plain accelerate, or without the callback"
+        raise OptionError(message("weights", expected="whole on every process", got="DeepSpeed or FSDP", fix=fix))
+    for name, what in _TURNS.items():
+        if getattr(trainer, name, None):
+            fix = "train without the callback"
+            raise OptionError(message("answers", expected="one turn of the policy's own", got=what, fix=fix))
+    return kind

@@ -109,6 +109,11 @@ def read(beta: float, *, love: float = 1.0, oversalt: float = 0.0505) -> Reading
     love, oversalt
         As in :func:`kleash.worlds.kitchen`.
 
+    Returns
+    -------
+    Reading
+        Exact numbers of the policy at that setting.
+
     Examples
     --------
     >>> now = read(15.0)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kleash._table import cell_texts
 from kleash.reporting import figures
 from kleash.reporting.sentences import shown
 from kleash.reporting.sources import ReportSource
+from kleash.terminal import cell_texts
 
 if TYPE_CHECKING:
     from kleash.frontier import Frontier

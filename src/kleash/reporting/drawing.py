@@ -42,6 +42,10 @@ def plot(result: Any, *, against: str = "beta") -> alt.VConcatChart:
         A Frontier, a Forecast, a SweepResult, or several in a list.
     against
         ``beta`` or ``kl``.
+
+    Returns
+    -------
+    altair.VConcatChart
     """
     from kleash import _checks
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kleash._table import cell_texts
 from kleash._version import version
 from kleash.reporting import dial, drawing, figures, figures_runs
 from kleash.reporting.page_assets import asset, embed_json, palette, policy, tied_to_palette
 from kleash.reporting.palette import COLOURS, DARK, DIAL, DIAL_DARK, SERIES, SERIES_DARK, draw_svg, inline_svg
 from kleash.reporting.sentences import advice, how_sure, shown, verdict_lines
 from kleash.reporting.sources import ReportSource, given, source_of
+from kleash.terminal import cell_texts
 
 if TYPE_CHECKING:
     from altair import TopLevelMixin

@@ -168,6 +168,10 @@ def inline_svg(svg: str, *, label: str, prefix: str) -> str:
     prefix
         Put before every id, so that several drawings in one page do not share clips.
 
+    Returns
+    -------
+    The markup of one ``<svg>``.
+
     Notes
     -----
     Colours of :data:`COLOURS` become classes by attribute (``fill="#1d2733"`` is matched by the page's style sheet), so

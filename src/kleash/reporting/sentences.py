@@ -7,8 +7,8 @@ import math
 
 import numpy as np
 
-from kleash._table import verdict_text
 from kleash.reporting.sources import ReportSource
+from kleash.terminal import verdict_text
 
 __all__ = ["advice", "how_sure", "shown", "verdict_lines"]
 

@@ -55,6 +55,10 @@ def source_of(
     name
         What to call it; default: what it is.
 
+    Returns
+    -------
+    ReportSource
+
     Examples
     --------
     >>> from kleash.frontier import exact_frontier

@@ -10,9 +10,9 @@ import numpy as np
 from rich.console import Group
 from rich.text import Text
 
-from kleash._table import cell_texts, page
 from kleash.reporting.sentences import how_sure, shown, verdict_lines
 from kleash.reporting.sources import ReportSource
+from kleash.terminal import cell_texts, page
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -139,6 +139,10 @@ class Samples:
         label_probability
             Probability of having been chosen for labelling, N numbers in (0, 1]; NaN or None only where ``gold`` is.
 
+        Returns
+        -------
+        Samples
+
         Raises
         ------
         ShapeError

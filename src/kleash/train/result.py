@@ -176,7 +176,7 @@ class SweepResult:
         return read_back(run)
 
     def __rich__(self) -> RenderableType:
-        from kleash import _table
+        from kleash import terminal
         from kleash.train.comparison import with_comparison
 
         seeds, steps = self.config["seeds"], self.config["steps"]
@@ -184,7 +184,7 @@ class SweepResult:
         short = any(note.startswith("Training stopped short") for note in self.notes)
         known = WORLDS.get(self.world)
         arrived = "" if gap is None or short else f" Within {gap.max():.2g} of the best objective at every beta."
-        page = _table.page(
+        page = terminal.page(
             self.frontier,
             self.verdict,
             title=f"World: {self.world}" if known is None else known.title,
@@ -196,9 +196,9 @@ class SweepResult:
         return with_comparison(page, self.frontier, optimum=self.optimum, forecast=self.forecast)
 
     def __str__(self) -> str:
-        from kleash import _table
+        from kleash import terminal
 
-        return _table.to_text(self)
+        return terminal.to_text(self)
 
 
 def world_frontier(world: World, beta: Floats, log_policy: Floats, *, config: Mapping[str, Any]) -> Frontier:

@@ -94,13 +94,11 @@ def rollout(
     """
     groups, rows, limit = uniform.shape
     if rows % len(prompts):
-        raise OptionError(
-            _checks.message("uniform", expected=f"rows in a multiple of {len(prompts)} prompts", got=rows)
-        )
+        expected = f"rows in a multiple of {len(prompts)} prompts"
+        raise OptionError(_checks.message("uniform", expected=expected, got=rows))
     temperature = _checks.number(temperature, name="temperature", above=0)
     samples = rows // len(prompts)
-    device = decoder.device
-    uniform = uniform.to(device)
+    device, uniform = decoder.device, uniform.to(decoder.device)
     ends = torch.tensor(list(eos), dtype=torch.long, device=device)
     tokens = torch.zeros(groups * rows, limit, dtype=torch.long, device=device)
     logp = torch.zeros(groups * rows, limit, dtype=torch.float64, device=device)
@@ -128,11 +126,11 @@ def rollout(
                 if not bool(alive.any()):
                     used = position + 1
                     break
-    shape = (groups, rows, used)
+    tokens, mask, logp = (table[:, :used].reshape(groups, rows, used) for table in (tokens, mask, logp))
     return Rollout(
-        tokens=tokens[:, :used].reshape(shape),
-        mask=mask[:, :used].reshape(shape),
-        behavior_logp=logp[:, :used].reshape(shape),
+        tokens=tokens,
+        mask=mask,
+        behavior_logp=logp,
         finished=~alive.reshape(groups, rows),
         prompt=torch.arange(len(prompts), device=device).repeat_interleave(samples),
     )

@@ -133,18 +133,14 @@ def train_tabular(
     steps = _checks.integer(steps, name="steps", at_least=1)
     samples = _checks.integer(samples, name="samples", at_least=2)
     every = max(1, steps // _checks.integer(history_points, name="history_points", at_least=1))
-    # The last category of a multinomial gets whatever rounding leaves over, so the reference's favourite stands last.
-    order = np.argsort(world.log_reference, axis=1, kind="stable")
-    log_reference, reward, gold = (
-        np.take_along_axis(array, order, axis=1) for array in (world.log_reference, world.reward, world.gold)
-    )
-    unit = tilt.reward_spread(world)[1] or 1.0
+    order, log_reference, reward, gold = _favourite_last(world)
+    unit = widest or 1.0
     scaled = (reward - reward.max(axis=1, keepdims=True)) / unit
     pull = np.repeat(betas / unit, seeds)[:, None, None]
     share = (world.prompt_weight / (samples - 1))[:, None]
     streams = [_stream(seed, b, s, Purpose.TABLES) for b in betas for s in range(seeds)]
     shift = np.zeros((len(streams), world.n_prompts, world.n_answers))  # logits minus log reference
-    first, second, counts = (np.zeros_like(shift) for _ in range(3))
+    adam, counts = _Adam(first=np.zeros_like(shift), second=np.zeros_like(shift)), np.zeros_like(shift)
     recorded: list[tuple[Floats, Floats, Floats]] = []
     marks = sorted({*range(0, steps, every), steps})
     for step in range(steps + 1):
@@ -157,30 +153,49 @@ def train_tabular(
         if step == steps:
             break
         _draw(streams, samples, policy, out=counts)
-        slope = share * _centred(counts, scaled - pull * shift, samples)
-        first += (1.0 - _MOMENTUM) * (slope - first)
-        second += (1.0 - _MEMORY) * (slope * slope - second)
-        debias = np.sqrt(1.0 - _MEMORY ** (step + 1))
-        rate = _RATE * (1.0 - step / steps) * debias / (1.0 - _MOMENTUM ** (step + 1))
-        shift += rate * first / (np.sqrt(second) + _EPSILON * debias)
-    shape = (betas.size, seeds)
-    history_reward, history_gold, history_kl = (
-        np.stack(values).reshape(-1, *shape) for values in zip(*recorded, strict=True)
-    )
+        shift += adam.step(share * _centred(counts, scaled - pull * shift, samples), step=step, steps=steps)
     with np.errstate(divide="ignore"):
         log_policy = np.where(np.isfinite(log_reference), log_reference + log_ratio, -np.inf)
     back = np.argsort(order, axis=1)
     return TabularRun(
         beta=betas,
-        log_policy=np.take_along_axis(log_policy, back[None], axis=2).reshape(*shape, *back.shape),
-        history=History(
-            step=np.asarray(marks, dtype=np.int64),
-            reward=history_reward,
-            gold=history_gold,
-            kl=history_kl,
-            objective=history_reward - betas[:, None] * history_kl,
-        ),
+        log_policy=np.take_along_axis(log_policy, back[None], axis=2).reshape(betas.size, seeds, *back.shape),
+        history=_history(marks, recorded, betas, seeds),
     )
+
+
+def _favourite_last(world: World) -> tuple[NDArray[np.intp], Floats, Floats, Floats]:
+    """An order of the answers, and reference, reward and gold in it.
+
+    The last category of a multinomial gets whatever rounding leaves over, so the reference's favourite stands last.
+    """
+    order = np.argsort(world.log_reference, axis=1, kind="stable")
+    reference, reward, gold = (
+        np.take_along_axis(a, order, axis=1) for a in (world.log_reference, world.reward, world.gold)
+    )
+    return order, reference, reward, gold
+
+
+@dataclass(kw_only=True, eq=False)
+class _Adam:
+    """Moments of the gradient and its square; Kingma, Ba 2015, algorithm 1."""
+
+    first: Floats
+    second: Floats
+
+    def step(self, slope: Floats, *, step: int, steps: int) -> Floats:
+        """How far the logits move."""
+        self.first += (1.0 - _MOMENTUM) * (slope - self.first)
+        self.second += (1.0 - _MEMORY) * (slope * slope - self.second)
+        debias = np.sqrt(1.0 - _MEMORY ** (step + 1))
+        rate = _RATE * (1.0 - step / steps) * debias / (1.0 - _MOMENTUM ** (step + 1))
+        return np.asarray(rate * self.first / (np.sqrt(self.second) + _EPSILON * debias))
+
+
+def _history(marks: list[int], recorded: list[tuple[Floats, Floats, Floats]], betas: Floats, seeds: int) -> History:
+    reward, gold, kl = (np.stack(values).reshape(-1, betas.size, seeds) for values in zip(*recorded, strict=True))
+    step = np.asarray(marks, dtype=np.int64)
+    return History(step=step, reward=reward, gold=gold, kl=kl, objective=reward - betas[:, None] * kl)
 
 
 def gradient(counts: ArrayLike, reward: ArrayLike) -> Floats:

@@ -93,7 +93,7 @@ class Translation:
         return text
 
     def __str__(self) -> str:
-        from kleash._table import to_text
+        from kleash.terminal import to_text
 
         return to_text(self)
 
@@ -241,6 +241,11 @@ def standardised_beta(
     ----------
     beta, target, group_size, settings
         As in `translate_beta`; the group size only enters what is assumed.
+
+    Returns
+    -------
+    Translation
+        With a coefficient, or with the reason why there is none.
 
     Examples
     --------

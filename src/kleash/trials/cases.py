@@ -164,62 +164,62 @@ def case_of(trainer: str, settings: Mapping[str, Any], *, world: str = "coin") -
     return case
 
 
+_TILT = {name: tilt for name, (_, tilt) in PUZZLES.items()}
+_NONE = {"scale_rewards": "none"}
+_CORRECTED = {"objective": "grpo", "kl_in_loss": "k3-corrected"}
+_BUILT_IN: Mapping[str, tuple[tuple[str, dict[str, Any]], ...]] = {
+    "trl-grpo": (
+        ("coin", {"beta": 1.0}),
+        ("coin", {"beta": 1.0, "use_bias_correction_kl": False}),
+        ("coin", {"beta": 1.0, **_NONE}),
+        ("three", {"beta": _TILT["three"], **_NONE}),
+        ("points", {"beta": _TILT["points"], **_NONE}),
+        ("three", {"beta": _TILT["three"], **_NONE, "use_bias_correction_kl": False}),
+        ("coin", {"beta": 1.0, "num_generations": 2}),
+        ("points", {"beta": 1.0}),
+        ("coin", {"beta": 1.0, "scale_rewards": "batch"}),
+        ("words", {"beta": _TILT["words"], **_NONE}),
+        ("words", {"beta": _TILT["words"], **_NONE, "use_bias_correction_kl": False}),
+        ("words", {"beta": _TILT["words"], **_NONE, "loss_type": "grpo"}),
+        ("words", {"beta": _TILT["words"], **_NONE, "loss_type": "dr_grpo"}),
+        ("words", {"beta": _TILT["words"], **_NONE, "loss_type": "bnpo"}),
+        ("words", {"beta": _TILT["words"], **_NONE, "loss_type": "cispo"}),
+        ("words", {"beta": 1.0}),
+    ),
+    "trl-rloo": (
+        ("coin", {"beta": 1.0}),
+        ("points", {"beta": _TILT["points"]}),
+        ("three", {"beta": _TILT["three"], "num_generations": 8}),
+        ("words", {"beta": _TILT["words"], "num_generations": 4}),
+        ("three", {"beta": _TILT["three"], "num_generations": 4, "normalize_advantages": True}),
+    ),
+    "trl-dpo": (
+        ("coin", {"beta": 1.0}),
+        ("points", {"beta": 0.5, "label_scale": 30.0}),
+        ("three", {"beta": 0.5, "labels": "larger-score"}),
+        ("words", {"beta": 0.5, "label_scale": 0.5}),
+    ),
+    "kleash": (
+        ("coin", {"beta": 1.0}),
+        ("three", {"beta": 0.5}),
+        ("points", {"beta": 15.0}),
+        ("words", {"beta": _TILT["words"], "objective": "rloo"}),
+        ("words", {"beta": _TILT["words"], "objective": "rloo", "penalty": "full"}),
+        ("points", {"beta": _TILT["points"], "objective": "rloo"}),
+        ("coin", {"beta": 1.0, "objective": "grpo"}),
+        ("coin", {"beta": 1.0, **_CORRECTED}),
+        ("three", {"beta": _TILT["three"], **_CORRECTED, "scale_rewards": "none"}),
+        ("words", {"beta": _TILT["words"], **_CORRECTED, "scale_rewards": "none"}),
+        ("three", {"beta": 0.5, "objective": "dpo"}),
+        ("words", {"beta": 0.5, "objective": "dpo"}),
+    ),
+}
+"""World and settings of each configuration that is run for a trainer."""
+
+
 def built_in(trainer: str, *, quick: bool = False) -> list[Case]:
     """The configurations that `kleash conformance` runs for a trainer; ``quick``: the first two of them."""
-    _checks.choice(trainer, NAMES, name="NAME")
-    beta = {name: tilt for name, (_, tilt) in PUZZLES.items()}
-    rows: list[tuple[str, dict[str, Any]]]
-    if trainer == "trl-grpo":
-        none = {"scale_rewards": "none"}
-        rows = [
-            ("coin", {"beta": 1.0}),
-            ("coin", {"beta": 1.0, "use_bias_correction_kl": False}),
-            ("coin", {"beta": 1.0, **none}),
-            ("three", {"beta": beta["three"], **none}),
-            ("points", {"beta": beta["points"], **none}),
-            ("three", {"beta": beta["three"], **none, "use_bias_correction_kl": False}),
-            ("coin", {"beta": 1.0, "num_generations": 2}),
-            ("points", {"beta": 1.0}),
-            ("coin", {"beta": 1.0, "scale_rewards": "batch"}),
-            ("words", {"beta": beta["words"], **none}),
-            ("words", {"beta": beta["words"], **none, "use_bias_correction_kl": False}),
-            ("words", {"beta": beta["words"], **none, "loss_type": "grpo"}),
-            ("words", {"beta": beta["words"], **none, "loss_type": "dr_grpo"}),
-            ("words", {"beta": beta["words"], **none, "loss_type": "bnpo"}),
-            ("words", {"beta": beta["words"], **none, "loss_type": "cispo"}),
-            ("words", {"beta": 1.0}),
-        ]
-    elif trainer == "trl-rloo":
-        rows = [
-            ("coin", {"beta": 1.0}),
-            ("points", {"beta": beta["points"]}),
-            ("three", {"beta": beta["three"], "num_generations": 8}),
-            ("words", {"beta": beta["words"], "num_generations": 4}),
-            ("three", {"beta": beta["three"], "num_generations": 4, "normalize_advantages": True}),
-        ]
-    elif trainer == "trl-dpo":
-        rows = [
-            ("coin", {"beta": 1.0}),
-            ("points", {"beta": 0.5, "label_scale": 30.0}),
-            ("three", {"beta": 0.5, "labels": "larger-score"}),
-            ("words", {"beta": 0.5, "label_scale": 0.5}),
-        ]
-    else:
-        corrected = {"objective": "grpo", "kl_in_loss": "k3-corrected"}
-        rows = [
-            ("coin", {"beta": 1.0}),
-            ("three", {"beta": 0.5}),
-            ("points", {"beta": 15.0}),
-            ("words", {"beta": beta["words"], "objective": "rloo"}),
-            ("words", {"beta": beta["words"], "objective": "rloo", "penalty": "full"}),
-            ("points", {"beta": beta["points"], "objective": "rloo"}),
-            ("coin", {"beta": 1.0, "objective": "grpo"}),
-            ("coin", {"beta": 1.0, **corrected}),
-            ("three", {"beta": beta["three"], **corrected, "scale_rewards": "none"}),
-            ("words", {"beta": beta["words"], **corrected, "scale_rewards": "none"}),
-            ("three", {"beta": 0.5, "objective": "dpo"}),
-            ("words", {"beta": 0.5, "objective": "dpo"}),
-        ]
+    rows = _BUILT_IN[_checks.choice(trainer, NAMES, name="NAME")]
     cases = [Case(trainer=trainer, world=world, settings=settings) for world, settings in rows]
     return cases[:2] if quick else cases
 

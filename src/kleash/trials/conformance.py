@@ -96,6 +96,11 @@ def run_conformance(
     progress
         Called with (configurations done, all).
 
+    Returns
+    -------
+    ConformanceResult
+        A verdict per configuration.
+
     Raises
     ------
     DependencyError

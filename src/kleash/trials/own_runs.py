@@ -36,6 +36,11 @@ def run_own(
     rate
         How far a step moves the logits of each prefix along its gradient, shape (n_prefixes,); None holds the policy.
 
+    Returns
+    -------
+    Trace
+        Updates and logits of every step, shape (steps, n_prefixes, vocabulary).
+
     Notes
     -----
     The loss, its scores and their gradient are the engine's; the hidden state of a prefix is a unit vector of its own

@@ -39,6 +39,21 @@ class Trace:
     logits: Floats
 
 
+_COMMON: Mapping[str, Any] = {
+    "lr_scheduler_type": "constant",
+    "optim": "sgd",
+    "max_grad_norm": 0.0,
+    "logging_strategy": "no",
+    "save_strategy": "no",
+    "report_to": "none",
+    "use_cpu": True,
+    "bf16": False,
+    "gradient_checkpointing": False,
+    "disable_tqdm": True,
+    "dataloader_num_workers": 0,
+}
+
+
 def run_trl(
     case: Case,
     puzzle: Puzzle,
@@ -69,6 +84,11 @@ def run_trl(
     scores
         Scores given to the trainer instead of the puzzle's, shape (S,); to see what a wrong judge would do.
 
+    Returns
+    -------
+    Trace
+        Updates and logits of every step, shape (steps, n_prefixes, vocabulary).
+
     Notes
     -----
     The trainer's loss, sampling, grouping and accumulation are TRL's; only the optimiser is plain gradient descent,
@@ -93,24 +113,13 @@ def run_trl(
             def on_step_end(self, *_: Any, **__: Any) -> None:
                 path.append(policy.logits())
 
-        common: dict[str, Any] = {
+        common = {
             "output_dir": str(Path(folder) / "out"),
             "per_device_train_batch_size": batch,
-            "max_steps": steps,
-            "learning_rate": 0.0 if rate is None else 1.0,
-            "lr_scheduler_type": "constant",
-            "optim": "sgd",
-            "max_grad_norm": 0.0,
-            "logging_strategy": "no",
-            "save_strategy": "no",
-            "report_to": "none",
-            "use_cpu": True,
-            "bf16": False,
-            "gradient_checkpointing": False,
-            "disable_tqdm": True,
-            "dataloader_num_workers": 0,
             "seed": seed,
+            **_COMMON,
         }
+        common |= {"max_steps": steps, "learning_rate": 0.0 if rate is None else 1.0}
         trainer = _trainer(case, puzzle, policy, reward, common, Recorder(), steps * batch)
         policy.set_logits(start)
         _silently(trainer)

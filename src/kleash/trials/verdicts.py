@@ -151,6 +151,10 @@ def drift_test(update: Floats, expected: Floats, *, floor: float) -> float:
         A deviation of the mean below it counts as none: rounding. Where no batch deviates at all (RLOO at the tilt,
         where every answer's penalised score is the same), p is 1.
 
+    Returns
+    -------
+    Between 0 and 1; small where the mean update is another.
+
     Examples
     --------
     >>> rng = np.random.default_rng(0)
@@ -220,6 +224,11 @@ def judge(
         Updates measured at ``prediction.hold``, shape (N, n_prefixes, vocabulary), as the trainer gives them.
     paths
         One per run from the reference: logits after each step, shape (M, n_prefixes, vocabulary).
+
+    Returns
+    -------
+    Conformance
+        The outcome, with what each part measured.
 
     Notes
     -----

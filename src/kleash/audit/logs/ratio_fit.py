@@ -89,6 +89,11 @@ def fit_ratio(
         Factors above 0, broadcast to (T,), between which the coefficient over the quotient of a row lies: (1, 1) where
         the identity is exact, (1/2, 2) where it holds up to a factor of two.
 
+    Returns
+    -------
+    Fit, or None
+        The coefficient, how well it fits, and over which rows.
+
     Notes
     -----
     Interval of a row: all quotients of the two intervals. The value is the ratio of sums, moved into the interval if

@@ -91,6 +91,11 @@ def pair(
         What is divided by what, and where that finds the penalty.
     more
         ``relative`` and ``factor`` of `Recovered`.
+
+    Returns
+    -------
+    Recovered
+        Without a fit, it says why there is none.
     """
     assert view.kl is not None
     kl = np.asarray(view.kl.values)

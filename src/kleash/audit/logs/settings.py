@@ -60,7 +60,8 @@ def settings_of(trainer: str | None, config: Mapping[str, Any] | None, declared:
 
     Returns
     -------
-    Nothing that rests on a default: translation takes those, see `kleash.translate`.
+    Settings
+        What nobody stated is None.
 
     Examples
     --------

@@ -107,6 +107,10 @@ def page(
         A line below the verdict.
     intervals, status, max_rows
         As in :func:`frontier_table`.
+
+    Returns
+    -------
+    What rich prints.
     """
     table = frontier_table(frontier, verdict, intervals=intervals, status=status, max_rows=max_rows)
     small = [*_legend(frontier, verdict), *caption]
@@ -139,6 +143,10 @@ def frontier_table(
         A column that says how sure a row is; ``beyond`` rows are dim.
     max_rows
         At most so many betas, evenly chosen, the marked ones among them. Default: all.
+
+    Returns
+    -------
+    rich.table.Table
 
     Notes
     -----
