@@ -73,6 +73,11 @@ class Journal:
         resume
             Whether a journal that is there is to be gone on with.
 
+        Returns
+        -------
+        Journal
+            With what it holds already.
+
         Raises
         ------
         OptionError

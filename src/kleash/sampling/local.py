@@ -27,6 +27,7 @@ from kleash.sampling.prompts import Prompt
 from kleash.train.decoder import Decoder, Prompts, pad_left
 from kleash.train.language import ModelSource
 from kleash.train.models import load_model, quiet
+from kleash.train.streams import Purpose, stream
 
 __all__ = ["MARGIN", "LocalModel"]
 
@@ -34,7 +35,6 @@ MARGIN = 1e-3
 """Nats between the two smallest ``E_v / p_v`` below which a batch does not decide. In float32 a batch moves a
 log-probability by up to 8e-5 (SmolLM2-135M, 1 to 64 rows, with and without padding); one token in a thousand is nearer.
 """
-_STREAM = 21  # what the random numbers are for, beside the purposes of kleash.train
 _ROWS = 64  # answers drawn at once at most; more gain nothing on a CPU, and a kill loses them
 _ROWS_GPU = 512
 _SHARE = 0.5  # of the free memory, for keys, values and logits
@@ -139,12 +139,9 @@ class LocalModel:
         return told if self.exact else f"{told}; in half precision a near tie may depend on the batch"
 
     def _row(self, prompt: Prompt, draw: int, ids: list[int]) -> _Row:
-        key = np.random.SeedSequence(entropy=self.seed, spawn_key=(_STREAM, int(prompt.key, 16), draw))
-        noise: Any
-        if self.device == "cpu":
-            noise = np.random.Generator(np.random.SFC64(key))
-        else:
-            noise = torch.Generator(self.device).manual_seed(int(key.generate_state(1, np.uint64)[0] >> 1))
+        noise: Any = stream(self.seed, Purpose.SAMPLES, int(prompt.key, 16), draw)
+        if self.device != "cpu":
+            noise = torch.Generator(self.device).manual_seed(int(noise.integers(2**63)))
         return _Row(prompt=prompt, draw=draw, ids=ids, noise=noise, tokens=[], logp=[])
 
     def _drawn(self, rows: list[_Row]) -> list[Answer]:

@@ -12,8 +12,8 @@ from kleash import _checks
 from kleash.errors import ConfigError, OptionError
 from kleash.sampling.journal import Answer
 from kleash.sampling.prompts import Prompt
+from kleash.train.asking import Judge, ask
 from kleash.train.judges import BUILT_IN, JudgeSource, guarded, load_judge
-from kleash.train.judging import Judge, ask
 
 __all__ = ["COLUMNS", "Given", "Scorer", "load_scorers", "parse_judge"]
 
@@ -85,6 +85,10 @@ def load_scorers(given: Given | Sequence[Given] | Mapping[str, Given], *, role: 
         One, several, or several by name.
     role
         ``judge`` or ``gold``, for errors.
+
+    Returns
+    -------
+    list of Scorer
 
     Raises
     ------
