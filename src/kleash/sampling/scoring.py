@@ -12,7 +12,7 @@ from kleash import _checks
 from kleash.errors import ConfigError, OptionError
 from kleash.sampling.journal import Answer
 from kleash.sampling.prompts import Prompt
-from kleash.train.asking import Judge, ask
+from kleash.train.asking import Judge, PromptSet, ask
 from kleash.train.judges import BUILT_IN, JudgeSource, guarded, load_judge
 
 __all__ = ["COLUMNS", "Given", "Scorer", "load_scorers", "parse_judge"]
@@ -64,15 +64,15 @@ class Scorer:
             It raised, hung, or gave something else than a finite number for each.
         """
         chat = prompt.messages is not None and not self.plain
-        texts: list[Any] = [prompt.turns if chat else prompt.text] * len(answers)
+        asked: Any = prompt.turns if chat else prompt.text
         said: list[Any] = [[{"role": "assistant", "content": a.text}] if chat else a.text for a in answers]
         ids = [list(a.ids) for a in answers if a.ids is not None]
-        columns = {name: [value] * len(answers) for name, value in prompt.columns.items()}
+        one = PromptSet(ids=[[]], texts=[asked], columns={name: [value] for name, value in prompt.columns.items()})
 
         def who(*, completion_ids: Sequence[Sequence[int]], **given: Any) -> Sequence[float]:
             return self.call(**given, **({"completion_ids": completion_ids} if len(ids) == len(answers) else {}))
 
-        scores = ask(who, self.name, texts, said, ids, columns)
+        scores = ask(who, self.name, one, [0] * len(answers), answers=said, ids=ids)
         return {answer.draw: score for answer, score in zip(answers, scores.tolist(), strict=True)}
 
 
