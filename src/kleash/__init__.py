@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from kleash.kl import KLSpec, full_kl, k1, k2, k3
     from kleash.reporting.page import report_page
     from kleash.samples import Samples, read_samples
+    from kleash.sampling.result import Sampled
+    from kleash.sampling.run import sample
     from kleash.tilt import best_of_n, moments, stationary_betas, tilt_policy
     from kleash.train.sweep import SweepResult, sweep
     from kleash.translate import Translation, translate_beta
@@ -44,6 +46,7 @@ __all__ = [
     "KLSpec",
     "KleashError",
     "Replicates",
+    "Sampled",
     "Samples",
     "SweepResult",
     "Translation",
@@ -66,6 +69,7 @@ __all__ = [
     "random_world",
     "read_samples",
     "report_page",
+    "sample",
     "stationary_betas",
     "sweep",
     "tilt_policy",
@@ -83,6 +87,8 @@ _HOME = {
     "kleash.kl": ("KLSpec", "full_kl", "k1", "k2", "k3"),
     "kleash.reporting.page": ("report_page",),
     "kleash.samples": ("Samples", "read_samples"),
+    "kleash.sampling.result": ("Sampled",),
+    "kleash.sampling.run": ("sample",),
     "kleash.tilt": ("best_of_n", "moments", "stationary_betas", "tilt_policy"),
     "kleash.train.sweep": ("SweepResult", "sweep"),
     "kleash.translate": ("Translation", "translate_beta"),

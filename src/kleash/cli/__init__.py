@@ -19,6 +19,7 @@ __all__ = ["cli", "main"]
 
 COMMANDS = {
     "sweep": ("kleash.cli.sweep", "Train at several betas at once and see what the dial does."),
+    "sample": ("kleash.cli.sample", "Draw answers, have them judged: samples for a forecast."),
     "forecast": ("kleash.cli.forecast", "Read the same table off scored samples, before training."),
     "check": ("kleash.cli.check", "Is the leash attached? Check dumps and logs of a run."),
     "convert": ("kleash.cli.convert", "What the tilt's beta is in a trainer, and the other way round."),
@@ -37,6 +38,7 @@ kept on a leash to the house recipes: every step away costs beta.
 \b
 kleash sweep                          turn the leash from loose to tight
 kleash sweep --set oversalt=0.0005    the same dial in a steadier kitchen
+kleash sample prompts.csv --help      draw and score the answers yourself
 kleash forecast samples.csv           your judge, your samples, no training
 kleash check rollouts.jsonl           is your trainer's leash attached?
 kleash convert 0.5 --to trl-rloo      what to set in your trainer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from importlib import resources
+from importlib import util
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,23 +16,40 @@ from kleash.rows.cells import text
 from kleash.train.judges import JudgeSource
 from kleash.train.options import Dial, Training
 
-__all__ = ["LanguageConfig", "ModelSource", "PromptSource", "read_prompts"]
+__all__ = ["LanguageConfig", "ModelSource", "PromptSource", "model_file", "read_prompts"]
+
+
+def model_file(spec: str, *, name: str = "model", folder: Path | None = None) -> Path:
+    """A GGUF file: a path, or ``package:file.gguf`` for one that an installed package brings.
+
+    Returns
+    -------
+    pathlib.Path
+        Of a package the file as it lies on disk; the package is looked for and not imported.
+
+    Raises
+    ------
+    ConfigError
+        No such package.
+    MissingFileError
+        It has no such file.
+    """
+    package, colon, file = spec.partition(":")
+    if not colon or not package.isidentifier():
+        return as_path(spec, name, folder or Path())
+    found = util.find_spec(package)
+    if found is None:
+        fix = f"pip install {package.replace('_', '-')}"
+        raise ConfigError(_checks.message(name, expected=f"the package {package}", got="none", fix=fix))
+    places = [Path(place) / file for place in found.submodule_search_locations or ()]
+    there = next((path for path in places if path.exists()), None)
+    if there is None:
+        raise MissingFileError(_checks.message(name, expected=f"{file} in {package}", got="nothing there"))
+    return there
 
 
 def _gguf(value: Any, name: str, folder: Path) -> Path:
-    """A path, or the file of an installed package: ``package:file``."""
-    given = as_text(value, name)
-    package, colon, file = given.partition(":")
-    if not colon or not package.isidentifier():
-        return as_path(value, name, folder)
-    try:
-        found = Path(str(resources.files(package) / file))
-    except ModuleNotFoundError:
-        fix = f"pip install {package.replace('_', '-')}"
-        raise ConfigError(_checks.message(name, expected=f"the package {package}", got="none", fix=fix)) from None
-    if not found.exists():
-        raise MissingFileError(_checks.message(name, expected=f"{file} in {package}", got="nothing there"))
-    return found
+    return model_file(as_text(value, name), name=name, folder=folder)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ from kleash.train.streams import Purpose
 from kleash.train.tabular import Progress
 from kleash.window import find_window
 
-__all__ = ["Watch", "sweep_model", "sweep_recipes"]
+__all__ = ["Watch", "endings", "sweep_model", "sweep_recipes"]
 
 Floats = NDArray[np.float64]
 Watch = Callable[[int, Sequence[Mapping[str, Any]]], None]
@@ -194,7 +194,7 @@ def _task(
         judge=score,
         gold=gold,
         decode=lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)),
-        eos=_ends(model, tokenizer),
+        eos=endings(model, tokenizer),
     )
     return task, inputs
 
@@ -323,7 +323,7 @@ def _prompt_set(rows: list[dict[str, Any]], tokenizer: Any, *, chat: bool) -> Pr
     return PromptSet(ids=ids, texts=texts, columns=columns)
 
 
-def _ends(model: Any, tokenizer: Any) -> list[int]:
+def endings(model: Any, tokenizer: Any) -> list[int]:
     """Every token that the model or its tokenizer calls an end."""
     found: list[int] = []
     for holder in (getattr(model, "generation_config", None), model.config, tokenizer):

@@ -28,6 +28,7 @@ class Purpose(IntEnum):
     HOUSE_WEIGHTS = 11  # its weights at the start
     HOUSE_BATCHES = 12  # the order it is taught in
     REFERENCE = 20  # answers of the reference for the forecast, and answers shown
+    SAMPLES = 21  # answers of kleash.sample
 
 
 def stream(seed: int, purpose: Purpose, *which: int) -> np.random.Generator:
