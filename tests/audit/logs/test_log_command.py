@@ -81,6 +81,7 @@ def test_gold_is_one_column_whoever_asks(run, tmp_path):
     (read,) = read_logs(log, gold="accuracy")
     assert read.gold_key == answer(run, log, "--gold", "accuracy")[1]["inputs"][0]["facts"]["gold"]
     assert np.array_equal(read.gold, read.raw["rewards/accuracy"])
+    assert read_logs(log, gold="ACCURACY")[0].gold_key == read.gold_key
     for name in ("helpfulness", "rewards"):
         said = []
         for ask in (read_logs, check):

@@ -313,7 +313,7 @@ def test_logs_with_holes_infinities_and_one_row_are_answered(rows):
             report = CheckReport(
                 inputs=tuple(inputs),
                 findings=tuple(findings),
-                frontier=None if frontier is None else frontier.to_dict(),
+                frontier=frontier,
             )
             dump_json(report.to_dict())  # refuses NaN
             infinite = np.isinf(value) and any(np.isinf(v).any() for k, v in raw.items() if "loss" in k)

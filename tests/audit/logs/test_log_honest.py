@@ -102,6 +102,8 @@ def test_groups_without_spread_matter_where_there_is_a_kl():
     assert the("ZERO_VARIANCE", log).status == "problem"
     free = replace(log, kl=(), raw={k: v for k, v in log.raw.items() if k != "kl"})
     assert the("ZERO_VARIANCE", free).status == "ok"
+    mixed = with_raw(log, **{"baseline_reward/pct_mixed": 0.7})  # NeMo-RL counts the groups that have a spread
+    assert the("ZERO_VARIANCE", mixed).evidence["share"] == pytest.approx(0.3)
 
 
 def test_a_reward_function_that_applied_to_no_answer_is_nan():
