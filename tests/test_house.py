@@ -84,7 +84,7 @@ SILENT = {
     "read",
     "reweight",
     "row_status",
-    "run_conformance",
+    "conformance",
     "run_own",
     "run_trl",
     "score",

@@ -216,11 +216,11 @@ def test_names_in_a_drawing_are_text(sweep):
 
 def test_a_frontier_plots_itself(sweep, forecast):
     for against in ("beta", "kl"):
-        assert theme(sweep.frontier.plot(against=against))["vconcat"]
+        assert theme(kleash.plot(sweep.frontier, against=against))["vconcat"]
     both = drawing.plot([sweep.frontier, sweep.frontier, forecast])
     assert "sweep (2)" in str(theme(both))
     with pytest.raises(kleash.KleashError, match="beta, kl"):
-        sweep.frontier.plot(against="time")
+        kleash.plot(sweep.frontier, against="time")
 
 
 @pytest.mark.slow
