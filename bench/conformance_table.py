@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from kleash.trials.conformance import run_conformance
+from kleash.trials.conformance import conformance
 
 NAMES = ("trl-grpo", "trl-rloo", "trl-dpo", "kleash")
 DOCS = Path(__file__).parents[1] / "docs" / "conformance.md"
@@ -30,7 +30,7 @@ def main() -> None:
     lines = [HEAD, "|" + "---|" * 8]
     start = time.perf_counter()
     for name in NAMES:
-        result = run_conformance(name, folder=options.out, progress=lambda k, n, name=name: _say(name, k, n))
+        result = conformance(name, folder=options.out, progress=lambda k, n, name=name: _say(name, k, n))
         lines += [row_text(row) for row in result.rows]
     table = "\n".join(lines)
     print(table)

@@ -29,7 +29,7 @@ def main():
     print(f"safe beta of the tilt: {beta:g} points of the judge per nat\n")
     for name in trainer_names():
         settings = HELPFUL.get(name, {})
-        found = kleash.translate_beta(beta, target=name, group_size=GROUP, settings=settings)
+        found = kleash.convert(beta, target=name, group_size=GROUP, settings=settings)
         how = "exactly" if found.exact else "approximately"
         what = f"{found.parameter} = {found.value:.4g}, {how}" if found.refused is None else found.refused
         given = f" with {', '.join(f'{key}={value}' for key, value in settings.items())}" if settings else ""

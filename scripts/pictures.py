@@ -10,7 +10,7 @@ from typing import Any
 
 import kleash
 from kleash.playground.animation import animate
-from kleash.playground.page import play_page
+from kleash.playground.page import play
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "pictures"
@@ -33,12 +33,12 @@ def report() -> str:
         gold_column="correct",
     )
     result = kleash.forecast(samples, reward_max=100, gold_min=0)
-    return kleash.report_page([result], title="Word problems, scored by a language model")
+    return kleash.report([result], title="Word problems, scored by a language model")
 
 
 PAGES: dict[str, tuple[Callable[[], str], str, int, str]] = {
     "report": (report, "", 1100, "section[aria-labelledby=h-charts]"),
-    "play": (play_page, "#beta=7.25&oversalt=0.0005", 1280, ".show"),
+    "play": (play, "#beta=7.25&oversalt=0.0005", 1280, ".show"),
 }
 """Name of the picture -> what makes its page, the setting in its address, width in pixels, what it ends with."""
 

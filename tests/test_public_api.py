@@ -78,3 +78,17 @@ def test_a_sweep_loads_no_polars():
     assert loaded_by(code) == {"numpy", "scipy", "rich", "click"}
     extra = "\nimport sys; assert not {'scipy.stats', 'scipy.optimize'} & set(sys.modules)"
     loaded_by(code + extra)
+
+
+@pytest.mark.parametrize(("old", "new"), [("report_page", "report"), ("translate_beta", "convert")])
+def test_an_old_name_works_for_one_release_and_says_its_new_one(old, new):
+    assert old not in kleash.__all__
+    with pytest.warns(DeprecationWarning, match=f"kleash.{old} is now kleash.{new}") as caught:
+        assert getattr(kleash, old) is getattr(kleash, new)
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize("command", ["check", "conformance", "convert", "forecast", "play", "report", "sweep"])
+def test_every_command_has_a_function_of_its_name(command):
+    assert command in kleash.__all__
+    assert callable(getattr(kleash, command))

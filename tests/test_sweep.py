@@ -317,3 +317,20 @@ def test_configurations_that_are_not_there_or_not_text(tmp_path):
         SweepConfig.read(tmp_path / "b.toml")
     with pytest.raises(ConfigError, match="got a folder"):
         SweepConfig.read(tmp_path)
+
+
+def test_a_configuration_is_swept_and_what_is_said_wins_over_it(tmp_path):
+    path = tmp_path / "asked.toml"
+    path.write_text("beta = [2.0, 15.0]\nseeds = 2\nsteps = 20\n[settings]\noversalt = 0.0005\nlove = 2.0\n")
+    for given in (path, str(path), SweepConfig.read(path)):
+        result = sweep(given, seeds=1, settings={"love": 1.0})
+        asked = {name: result.config[name] for name in ("beta", "seeds", "seed", "steps", "settings")}
+        same = {"beta": [2.0, 15.0], "seeds": 1, "seed": 0, "steps": 20}
+        assert asked == {**same, "settings": {"oversalt": 0.0005, "love": 1.0}}
+
+
+def test_a_model_has_no_settings_of_a_world(tmp_path):
+    path = tmp_path / "asked.toml"
+    path.write_text('[model]\npath = "m"\n[judge]\nuse = "length"\n[prompts]\nfile = "p.csv"\n')
+    with pytest.raises(OptionError, match="settings: expected a world known by name, got a model"):
+        sweep(path, settings={"love": 1.0})

@@ -14,7 +14,7 @@ import tomllib
 from pathlib import Path
 
 import kleash
-from kleash.translate import translate_beta
+from kleash.translate import convert
 
 
 def function(path: str):
@@ -47,7 +47,7 @@ def main() -> None:
 
     tilt = options.beta if options.beta is not None else recommended_beta(config["forecast"])
     generations = config["trainer"]["num_generations"]
-    translated = translate_beta(tilt, target="trl-rloo", group_size=generations)
+    translated = convert(tilt, target="trl-rloo", group_size=generations)
     if translated.value is None:
         raise SystemExit(f"beta {tilt:g} has no translation: {translated.refused}")
     print(f"tilt's beta {tilt:g}: RLOO's {translated.parameter} {translated.value:g}")

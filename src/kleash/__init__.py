@@ -24,13 +24,16 @@ if TYPE_CHECKING:
     from kleash.forecasting.result import Forecast
     from kleash.frontier import Estimates, Frontier, Gold, Replicates, exact_frontier
     from kleash.kl import KLSpec, full_kl, k1, k2, k3
-    from kleash.reporting.page import report_page
+    from kleash.playground.page import play
+    from kleash.reporting.drawing import plot
+    from kleash.reporting.page import report
     from kleash.samples import Samples, read_samples
     from kleash.sampling.result import Sampled
     from kleash.sampling.run import sample
     from kleash.tilt import best_of_n, moments, stationary_betas, tilt_policy
     from kleash.train.sweep import SweepResult, sweep
-    from kleash.translate import Translation, translate_beta
+    from kleash.translate import Translation, convert
+    from kleash.trials.conformance import conformance
     from kleash.window import Verdict, find_window
     from kleash.world_files import load_world
     from kleash.worlds import World, heavy_tail, kitchen, random_world, two_arm
@@ -55,6 +58,8 @@ __all__ = [
     "__version__",
     "best_of_n",
     "check",
+    "conformance",
+    "convert",
     "exact_frontier",
     "find_window",
     "forecast",
@@ -66,14 +71,15 @@ __all__ = [
     "kitchen",
     "load_world",
     "moments",
+    "play",
+    "plot",
     "random_world",
     "read_samples",
-    "report_page",
+    "report",
     "sample",
     "stationary_betas",
     "sweep",
     "tilt_policy",
-    "translate_beta",
     "two_arm",
 ]
 
@@ -85,18 +91,22 @@ _HOME = {
     "kleash.forecasting.result": ("Forecast",),
     "kleash.frontier": ("Estimates", "Frontier", "Gold", "Replicates", "exact_frontier"),
     "kleash.kl": ("KLSpec", "full_kl", "k1", "k2", "k3"),
-    "kleash.reporting.page": ("report_page",),
+    "kleash.playground.page": ("play",),
+    "kleash.reporting.drawing": ("plot",),
+    "kleash.reporting.page": ("report",),
     "kleash.samples": ("Samples", "read_samples"),
     "kleash.sampling.result": ("Sampled",),
     "kleash.sampling.run": ("sample",),
     "kleash.tilt": ("best_of_n", "moments", "stationary_betas", "tilt_policy"),
     "kleash.train.sweep": ("SweepResult", "sweep"),
-    "kleash.translate": ("Translation", "translate_beta"),
+    "kleash.translate": ("Translation", "convert"),
+    "kleash.trials.conformance": ("conformance",),
     "kleash.window": ("Verdict", "find_window"),
     "kleash.world_files": ("load_world",),
     "kleash.worlds": ("World", "heavy_tail", "kitchen", "random_world", "two_arm"),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
+_RENAMED = {"report_page": "report", "translate_beta": "convert"}  # old names, for one release
 
 
 def __getattr__(name: str) -> Any:
@@ -104,6 +114,11 @@ def __getattr__(name: str) -> Any:
         from kleash._version import version
 
         value: Any = version()
+    elif name in _RENAMED:
+        from warnings import warn
+
+        warn(f"kleash.{name} is now kleash.{_RENAMED[name]}", DeprecationWarning, stacklevel=2)
+        return __getattr__(_RENAMED[name])
     elif name in _MODULE:
         value = getattr(import_module(_MODULE[name]), name)
     else:

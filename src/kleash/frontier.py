@@ -161,12 +161,6 @@ class Frontier:
         kinds: dict[str, Any] = {"n": pl.Int64, "status": pl.String}
         return pl.DataFrame(rows, schema={name: kinds.get(name, pl.Float64) for name in rows[0]})
 
-    def plot(self, *, against: Literal["beta", "kl"] = "beta") -> Any:
-        """An altair chart for a notebook: judge's score and true quality against ``beta`` or against sqrt(KL)."""
-        from importlib import import_module  # the report is a room above this one: loaded on use, never imported
-
-        return import_module("kleash.reporting.drawing").plot(self, against=against)
-
     def save(self, path: str | Path) -> None:
         """Write everything, replicates included, to ``.json`` or ``.parquet``; atomic, exact to the last bit.
 

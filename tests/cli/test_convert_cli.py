@@ -11,7 +11,7 @@ import pytest
 
 from kleash.cli import cli
 from kleash.trainers import TARGETS
-from kleash.translate import translate_beta
+from kleash.translate import convert
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_flags_reach_the_function(run):
         "convert", "2", "--to", "verl-loss", "--reward-sd", "0.5", "--reward-sd-spread", "0.01", "--group-size", "4",
         "--length", "1", "--set", "kl_loss_type=k2", "--set", "adv_estimator=grpo", "--format", "json",
     )  # fmt: skip
-    same = translate_beta(
+    same = convert(
         2.0, target="verl-loss", reward_sd=0.5, reward_sd_spread=0.01, group_size=4, length=1,
         settings={"kl_loss_type": "k2", "adv_estimator": "grpo"},
     )  # fmt: skip

@@ -7,7 +7,7 @@ import pytest
 
 from kleash.errors import ConfigError, DependencyError
 from kleash.trials.cases import Case, built_in, case_of, needs_torch, puzzle
-from kleash.trials.conformance import run_case, run_conformance
+from kleash.trials.conformance import conformance, run_case
 from kleash.trials.roots import expected_update
 
 CASES = [case for case in built_in("kleash") if needs_torch(case)]
@@ -54,12 +54,12 @@ def test_a_spoilt_loss_has_the_wrong_fixed_point(monkeypatch: pytest.MonkeyPatch
 def test_without_torch_the_rest_is_run_and_said_so(monkeypatch: pytest.MonkeyPatch):
     module = sys.modules["kleash.trials.conformance"]
     monkeypatch.setattr(module, "find_spec", lambda _: None)
-    result = run_conformance("kleash")
+    result = conformance("kleash")
     assert len(result.rows) == 3
     assert "left out" in result.notes[0]
     assert result.to_dict()["notes"] == list(result.notes)
     with pytest.raises(DependencyError, match="torch"):
-        run_conformance("kleash", cases=CASES[:1])
+        conformance("kleash", cases=CASES[:1])
 
 
 def test_settings_of_its_own_are_checked():

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kleash import translate_beta
+from kleash import convert
 from kleash.cli import cli
 from kleash.integrations.versions import TESTED
 from kleash.trials.cases import _KNOWN, PUZZLES, built_in, case_of, puzzle
@@ -26,7 +26,7 @@ TRANSLATED = {
 @pytest.mark.parametrize(("world", "beta"), [("three", 0.5), ("three", 2.0), ("points", 15.0), ("points", 6.0)])
 def test_the_root_at_the_translated_beta_is_the_tilt(name: str, world: str, beta: float):
     settings = TRANSLATED[name]
-    told = translate_beta(beta, target=name, length=1, settings=settings)
+    told = convert(beta, target=name, length=1, settings=settings)
     assert told.exact
     case = case_of(name, {told.parameter: told.value, **settings}, world=world)
     assert case.objective.tilt_beta == pytest.approx(beta, rel=1e-12)
@@ -38,13 +38,13 @@ def test_the_root_at_the_translated_beta_is_the_tilt(name: str, world: str, beta
 @pytest.mark.parametrize("group", [2, 8, 32])
 def test_the_group_size_is_in_both(group: int):
     settings = {"scale_rewards": "none", "num_generations": group}
-    told = translate_beta(0.5, target="trl-grpo", group_size=group, settings={"scale_rewards": "none"})
+    told = convert(0.5, target="trl-grpo", group_size=group, settings={"scale_rewards": "none"})
     case = case_of("trl-grpo", {"beta": told.value, **settings}, world="three")
     assert case.objective.tilt_beta == pytest.approx(0.5, rel=1e-12)
 
 
 def test_cispo_is_in_both():
-    told = translate_beta(0.25, target="trl-grpo", settings={"scale_rewards": "none", "loss_type": "cispo"})
+    told = convert(0.25, target="trl-grpo", settings={"scale_rewards": "none", "loss_type": "cispo"})
     case = case_of("trl-grpo", {"beta": told.value, "scale_rewards": "none", "loss_type": "cispo"}, world="three")
     assert case.objective.tilt_beta == pytest.approx(0.25, rel=1e-12)
 
@@ -58,7 +58,7 @@ def test_exact_translations_and_tilts_are_the_same_cases(case):
     if settings.get("labels") == "larger-score":
         settings["labels"] = "hard"
     sd = {"reward_sd": 0.5, "reward_sd_spread": 0.0}  # only there to be given: standardised rewards are never exact
-    told = translate_beta(
+    told = convert(
         beta, source=case.trainer, length=1 if there.one_step else 2, group_size=size, settings=settings, **sd
     )
     found = predict(there, case.objective)

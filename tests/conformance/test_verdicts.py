@@ -8,7 +8,7 @@ from scipy.optimize import brentq
 
 from kleash.errors import DataError, OptionError
 from kleash.trials.cases import Case, built_in, needs_torch, puzzle
-from kleash.trials.conformance import run_case, run_conformance
+from kleash.trials.conformance import conformance, run_case
 from kleash.trials.roots import expected_update
 from kleash.trials.verdicts import ALARM, Conformance, drift_test, judge, predict
 
@@ -120,7 +120,7 @@ def test_a_constant_pull_across_the_noise_is_a_drift():
 
 
 def test_kleash_itself():
-    for row in run_conformance("kleash", cases=[c for c in built_in("kleash") if not needs_torch(c)]).rows:
+    for row in conformance("kleash", cases=[c for c in built_in("kleash") if not needs_torch(c)]).rows:
         assert row.outcome == "tilt", row.label
         assert abs(row.gap_kl) < 1e-3
 
@@ -136,18 +136,18 @@ def test_a_wrong_gradient_of_kleash_is_seen(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_results_are_kept_and_read_again(tmp_path, monkeypatch: pytest.MonkeyPatch):
-    first = run_conformance("kleash", quick=True, folder=tmp_path)
+    first = conformance("kleash", quick=True, folder=tmp_path)
     monkeypatch.setattr("kleash.trials.conformance.run_case", lambda *_, **__: 1 / 0)
-    again = run_conformance("kleash", quick=True, folder=tmp_path)
+    again = conformance("kleash", quick=True, folder=tmp_path)
     assert again.to_dict() == first.to_dict()
     assert Conformance.from_dict(json.loads(json.dumps(first.rows[0].to_dict()))) == first.rows[0]
     with pytest.raises(ZeroDivisionError):
-        run_conformance("kleash", quick=True, folder=tmp_path, seed=1)  # another seed is another run
+        conformance("kleash", quick=True, folder=tmp_path, seed=1)  # another seed is another run
     next(iter(tmp_path.iterdir())).write_text("{}")
     with pytest.raises(DataError, match="remove it"):
-        run_conformance("kleash", quick=True, folder=tmp_path)
+        conformance("kleash", quick=True, folder=tmp_path)
 
 
 def test_unknown_name():
     with pytest.raises(OptionError, match="did you mean 'trl-grpo'"):
-        run_conformance("trl-grp")
+        conformance("trl-grp")

@@ -126,7 +126,11 @@ def test_positive_quantities_reach_further_up_and_no_less_far_down():
     x = np.random.default_rng(7).lognormal(sigma=1.5, size=(20, 1))
     plain, _ = mean_of(x)
     positive, _ = mean_of(x, positive=True)
-    assert positive.hi >= max(plain.hi, plain.value * np.exp(stdtrit(19, 0.975) * plain.se / plain.value)) - 1e-12
+    stretched = plain.value * np.exp((plain.hi - plain.value) / plain.value)
+    assert stretched > 1.2 * plain.hi
+    np.testing.assert_allclose(positive.hi, stretched, rtol=1e-12)
+    few, _ = mean_of(x[:12], positive=True)
+    np.testing.assert_allclose(few.hi, few.value * np.exp(stdtrit(11, 0.975) * few.se / few.value), rtol=1e-12)
     np.testing.assert_array_equal(positive.lo, plain.lo)
     nothing, _ = mean_of(np.zeros((20, 1)), positive=True)
     assert nothing.hi == nothing.lo == 0.0

@@ -82,7 +82,7 @@ def _report(report: Any) -> Any:
 
 def _translated(case: dict[str, Any]) -> Any:
     try:
-        found = kleash.translate_beta(0.5, **case).to_dict()
+        found = kleash.convert(0.5, **case).to_dict()
     except KleashError as error:
         return {"error": str(error)}
     return {key: value for key, value in found.items() if key not in {"schema", "kind", "version"}}

@@ -7,7 +7,7 @@ from hard_cases import HOSTILE, hostile_source
 from screens import CHROMIUM, DRIVER, show_page, start_browser
 
 import kleash
-from kleash.reporting.page import report_page
+from kleash.reporting.page import report
 from kleash.reporting.sources import read_sources, source_of
 
 ROOT = Path(__file__).parents[2]
@@ -71,26 +71,26 @@ def finding(code, status, message):
 @pytest.fixture
 def no_charts(monkeypatch):
     """Pages without charts, which take nearly all of the time that a page takes: for tests of the rest."""
-    monkeypatch.setattr("kleash.reporting.page._figures", lambda listed, tables: [])
+    monkeypatch.setattr("kleash.reporting.page._figures", lambda sources: [])
 
 
 @pytest.fixture(scope="session")
 def run_page(files):
     """The page of a run, as the command makes it."""
-    return report_page(read_sources([files["run"]]), command="kleash report run -o page.html")
+    return report(read_sources([files["run"]]), command="kleash report run -o page.html")
 
 
 @pytest.fixture(scope="session")
 def both_page(files):
     """The page of two sources laid over each other."""
-    return report_page(read_sources([files["forecast_json"], files["sweep_json"]]))
+    return report(read_sources([files["forecast_json"], files["sweep_json"]]))
 
 
 @pytest.fixture(scope="session")
 def hostile_page(sweep):
     """A page in which everything that is not ours is hostile, beside another source."""
     sources = [hostile_source(sweep), source_of(sweep, name="b")]
-    return report_page(sources, title=HOSTILE[0], command=HOSTILE[1])
+    return report(sources, title=HOSTILE[0], command=HOSTILE[1])
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from screens import faults, screenshot, show_page
 from kleash import tilt, worlds
 from kleash.frontier import exact_frontier
 from kleash.playground import drawing, kitchen
-from kleash.playground.page import COURSE, SCENES, play_page, write_play
+from kleash.playground.page import COURSE, SCENES, play
 from kleash.reporting.page_assets import embed_json
 from kleash.window import find_window
 
@@ -25,7 +25,7 @@ browser_test = [
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     path = tmp_path_factory.mktemp("play") / "play.html"
-    write_play(path)
+    path.write_text(play(), encoding="utf-8")
     return path
 
 
@@ -81,7 +81,7 @@ def random_settings(n=50):
 
 
 def test_the_page_needs_nothing_but_itself():
-    text = play_page()
+    text = play()
     assert not re.search(r"""(?:src|href|action)=["'](?!data:)""", text)
     assert not re.search(r"@import|url\(|fetch\(|XMLHttpRequest|https?://(?!www\.w3\.org/2000/svg)", text)
     assert "default-src &#39;none&#39;" in text
@@ -89,12 +89,12 @@ def test_the_page_needs_nothing_but_itself():
 
 
 def test_the_page_is_the_same_each_time():
-    assert play_page() == play_page()
+    assert play() == play()
 
 
 def test_the_embedded_data_cannot_end_its_element():
     assert not set("<>&") & set(embed_json({"a": "</script><!--&<script>"}))
-    data = play_page().split('<script type="application/json" id="data">')[1].split("</script>")[0]
+    data = play().split('<script type="application/json" id="data">')[1].split("</script>")[0]
     assert not set("<>&") & set(data)
     world = json.loads(data)["world"]
     assert world["gold"] == worlds.kitchen().gold[0].tolist()

@@ -11,7 +11,7 @@ from screens import faults, screenshot
 
 import kleash
 from kleash.reporting.dial import LEASH
-from kleash.reporting.page import report_page
+from kleash.reporting.page import report
 from kleash.reporting.sources import read_sources, source_of
 
 pytestmark = [
@@ -104,7 +104,7 @@ def pages(files, both_page):
     (source,) = read_sources([files["run"]])
     answers = many_answers(source.frontier.beta.tolist(), 60, 30)
     sources = [dataclasses.replace(source, answers=source.answers + answers)]
-    return {"light": report_page(sources, command="kleash report run -o page.html"), "dark": both_page}
+    return {"light": report(sources, command="kleash report run -o page.html"), "dark": both_page}
 
 
 @pytest.mark.parametrize("width", [1280, 390])
@@ -179,7 +179,7 @@ def test_sources_are_chosen(sweep, forecast, both_page, open_page):
 
 @pytest.mark.parametrize("change", [without_gold, refused])
 def test_missing_parts(change, forecast, open_page):
-    driver = open_page(report_page([change(forecast.frontier)]))
+    driver = open_page(report([change(forecast.frontier)]))
     quiet(driver)
     assert value(driver, "gold") is None or text(driver, "beta") == "the reference"
     assert faults(driver) == []
@@ -194,12 +194,12 @@ def opening(driver):
 def test_a_page_with_two_hundred_answers_opens_in_two_seconds(open_page):
     betas = np.geomspace(0.5, 100, 12)
     source = source_of(kleash.exact_frontier(kleash.kitchen(oversalt=0.0005), betas))
-    driver = open_page(report_page([dataclasses.replace(source, answers=many_answers(betas.tolist(), 200, 300))]))
+    driver = open_page(report([dataclasses.replace(source, answers=many_answers(betas.tolist(), 200, 300))]))
     assert opening(driver) < 2
 
 
 def test_two_hundred_betas_of_five_sources_are_usable(open_page):
-    page = report_page(big_sources())
+    page = report(big_sources())
     assert len(page.encode()) < 3_000_000
     driver = open_page(page)
     screenshot(driver, "report-many")

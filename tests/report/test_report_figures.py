@@ -65,6 +65,20 @@ def test_the_window_is_shaded_from_edge_to_edge(sweep):
     assert figures.dial_data([no_range]).spans == ()
 
 
+def test_the_window_ends_at_the_tight_edge_that_is_good():
+    """From the first beta that still gains to the last one that does: none that is shaded gains less than a tenth."""
+    source = source_of(kleash.exact_frontier(kleash.kitchen(oversalt=0.0005)))
+    bad, good = source.verdict.tight_edge
+    (span,) = figures.dial_data([source]).spans
+    axis = figures.dial_axis([source])
+    assert axis.beta(bad) > span["x2"] == axis.beta(good)
+    places = np.array([axis.beta(beta) for beta in source.frontier.beta.tolist()])
+    gain = source.frontier.gold.gain.value
+    shaded = (places >= span["x"]) & (places <= span["x2"])
+    assert (gain[shaded] >= 0.1 * gain.max()).all()
+    assert gain[places > span["x2"]].max() < 0.1 * gain.max()
+
+
 def test_rows_that_are_beyond_are_hatched_and_not_drawn():
     whole = kleash.exact_frontier(kleash.kitchen(), [1.0, 10.0, 100.0, 1000.0])
     status = np.array(["beyond", "beyond", "ok", "ok"])
@@ -136,6 +150,20 @@ def test_the_limit_of_a_scale_holds_where_the_standard_deviation_would_not():
     assert frontier.reward.value[0] - frontier.reference_reward.value > sd * math.sqrt(2 * frontier.kl.value[0])
 
 
+def test_the_limit_of_a_scale_is_reached_and_never_passed():
+    """Of all judges on a scale of that width, one that gives even odds its two ends comes nearest to the limit."""
+    frontier = kleash.exact_frontier(kleash.two_arm(0.5), np.geomspace(0.5, 1000.0, 60))
+    source = source_of(dataclasses.replace(frontier, source="sweep", provenance={"reward_range": 1.0}))
+    data = figures.travel_data([source])
+    curve = np.array([[row["x"], row["y"]] for row in data.curves if row["what"] == figures.HIGHEST]).T
+    x = np.sqrt(frontier.kl.value)
+    seen = x <= curve[0].max()
+    start = float(frontier.reference_reward.value)
+    gain, room = frontier.reward.value[seen] - start, np.interp(x[seen], *curve) - start
+    assert (gain <= room * (1 + 1e-9)).all()
+    assert (gain / room).max() > 0.999
+
+
 def test_a_seen_range_makes_no_limit(forecast):
     kinds = {row["what"] for row in figures.travel_data([source_of(forecast)]).curves}
     assert kinds == {"best of n, no training"}
@@ -188,11 +216,11 @@ def test_names_in_a_drawing_are_text(sweep):
 
 def test_a_frontier_plots_itself(sweep, forecast):
     for against in ("beta", "kl"):
-        assert theme(sweep.frontier.plot(against=against))["vconcat"]
+        assert theme(kleash.plot(sweep.frontier, against=against))["vconcat"]
     both = drawing.plot([sweep.frontier, sweep.frontier, forecast])
     assert "sweep (2)" in str(theme(both))
     with pytest.raises(kleash.KleashError, match="beta, kl"):
-        sweep.frontier.plot(against="time")
+        kleash.plot(sweep.frontier, against="time")
 
 
 @pytest.mark.slow

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 import kleash
 from kleash.errors import OptionError
-from kleash.playground.page import play_page
+from kleash.playground.page import play
 from kleash.reporting.dial import LEASH
-from kleash.reporting.page import csv_text, report_page
+from kleash.reporting.page import csv_text, report
 from kleash.reporting.page_assets import asset, embed_json, palette
 from kleash.reporting.sentences import advice, shown
 from kleash.reporting.sources import read_sources, source_of
@@ -154,7 +154,7 @@ def test_the_interval_of_the_leash_lies_on_the_ground(both_page, forecast):
 def test_both_pages_have_one_palette_and_one_base(run_page):
     for text in (*re.findall(r"--[a-z]+:#[0-9a-f]{6};", palette()), asset("base.css")):
         assert text in run_page
-        assert text in play_page()
+        assert text in play()
 
 
 def test_a_name_is_no_formula_in_a_spreadsheet(sweep):
@@ -164,7 +164,7 @@ def test_a_name_is_no_formula_in_a_spreadsheet(sweep):
 
 def test_the_same_sources_give_the_same_bytes(files, both_page):
     sources = read_sources([files["forecast_json"], files["sweep_json"]])
-    assert report_page(sources) == both_page
+    assert report(sources) == both_page
 
 
 MISSING = {
@@ -177,31 +177,31 @@ MISSING = {
 @pytest.mark.parametrize("name", MISSING)
 def test_missing_parts_are_said(name, forecast):
     change, words = MISSING[name]
-    page = report_page([change(forecast.frontier)])
+    page = report([change(forecast.frontier)])
     for word in words:
         assert word in page
 
 
 @pytest.mark.usefixtures("no_charts")
 def test_one_beta_says_so():
-    page = report_page([kleash.exact_frontier(kleash.kitchen(), [15.0])])
+    page = report([kleash.exact_frontier(kleash.kitchen(), [15.0])])
     assert "One beta says nothing about where quality turns" in page
 
 
 def test_a_check_alone_is_a_page(files):
-    page = report_page(read_sources([files["check_json"]]))
+    page = report(read_sources([files["check_json"]]))
     assert "1 problem found." in page
     assert 'class="verdict bad"' in page
     assert "Score with the reference that trained." in page
     assert "the mean is 1.4, not 1" in page
     assert "Turn the dial" not in page
     with pytest.raises(OptionError, match="at least one"):
-        report_page([])
+        report([])
 
 
 def test_a_check_without_a_problem_is_not_called_good(files):
     (source,) = read_sources([files["check_json"]])
-    page = report_page([dataclasses.replace(source, findings=source.findings[1:])])
+    page = report([dataclasses.replace(source, findings=source.findings[1:])])
     assert "No problem found." in page
     assert 'class="verdict open"' in page
 
@@ -209,7 +209,7 @@ def test_a_check_without_a_problem_is_not_called_good(files):
 @pytest.mark.usefixtures("no_charts")
 def test_answers_that_are_left_out_are_counted(sweep):
     answers = [{"beta": 0.0, "prompt": "p", "answer": f"a{i}", "reward": 1.0, "gold": 1.0} for i in range(30)]
-    page = report_page([dataclasses.replace(source_of(sweep), answers=tuple(answers))])
+    page = report([dataclasses.replace(source_of(sweep), answers=tuple(answers))])
     assert page.count('class="answer foreign"') == 12
     assert "18 more are in the files" in page
 
@@ -231,8 +231,8 @@ def test_what_to_set_is_the_trainers_own_where_it_is_known(forecast):
 def test_twelve_betas_with_two_hundred_answers_are_below_three_megabytes():
     betas = np.geomspace(0.5, 100, 12)
     source = source_of(kleash.exact_frontier(kleash.kitchen(oversalt=0.0005), betas))
-    page = report_page([dataclasses.replace(source, answers=many_answers(betas.tolist(), 200, 300))])
+    page = report([dataclasses.replace(source, answers=many_answers(betas.tolist(), 200, 300))])
     assert len(page.encode()) < 3_000_000
     assert page.count('class="answer foreign"') == 144  # twelve at each beta
     long = tuple({**row, "answer": "y" * 100_000} for row in many_answers(betas.tolist(), 200, 3))
-    assert len(report_page([dataclasses.replace(source, answers=long)]).encode()) < 3_000_000
+    assert len(report([dataclasses.replace(source, answers=long)]).encode()) < 3_000_000

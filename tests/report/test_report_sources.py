@@ -9,7 +9,7 @@ import pytest
 
 import kleash
 from kleash.errors import DataError, KleashError, MissingFileError, OptionError
-from kleash.reporting.page import report_page
+from kleash.reporting.page import report
 from kleash.reporting.sources import read_sources, source_of
 
 
@@ -133,7 +133,7 @@ def test_the_answers_of_a_run_of_language_models_are_shown_with_their_scores(tmp
             assert (row["reward"], row["gold"]) == (800.0 + i, i / n)
     assert dict(source.facts)["answers kept"].startswith(f"{n * len(betas)},")
     assert {row["reward"] for row in source.spread if row["prompt"] == "0"} == {818.0}
-    page = report_page([source])
+    page = report([source])
     assert "step 8, dish 0" in page
     assert "step 7" not in page
     assert "more are in the files" not in page

@@ -34,7 +34,7 @@ def test_the_size_of_the_log_ratio_has_the_gradient_of_neither_kl(tmp_path):
     assert finding.status == "ok"
     assert "neither KL" in finding.message
     assert (facts["estimator"], facts["kl_spec"]["estimator"]) == ("abs", "abs")
-    told = kleash.translate_beta(0.1, target="verl-loss", settings={"kl_loss_type": "abs"})
+    told = kleash.convert(0.1, target="verl-loss", settings={"kl_loss_type": "abs"})
     assert "neither KL" in told.refused
 
 
@@ -66,7 +66,7 @@ def test_in_the_reward_the_value_is_paid_and_not_the_gradient():
 
     paid = {"use_kl_in_reward": True, "kl_penalty": "k1+"}
     assert settings_of("verl", paid, Declared()).estimator == "k1"
-    assert kleash.translate_beta(0.1, target="verl-reward", settings={"kl_penalty": "k1+"}).value == 0.1
+    assert kleash.convert(0.1, target="verl-reward", settings={"kl_penalty": "k1+"}).value == 0.1
 
 
 @pytest.mark.parametrize(

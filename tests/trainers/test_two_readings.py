@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import pytest
 
-from kleash import translate_beta
+from kleash import convert
 from kleash.audit.declared import Declared
 from kleash.audit.logs.settings import settings_of
 from kleash.errors import OptionError
@@ -37,7 +37,7 @@ def stated(name, config):
 
 def translated(name, settings):
     try:
-        return translate_beta(0.5, target=name, settings=settings, **NUMBERS)
+        return convert(0.5, target=name, settings=settings, **NUMBERS)
     except OptionError as error:
         return str(error)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kleash import translate_beta
+from kleash import convert
 from kleash.errors import OptionError
 from kleash.trainers import TARGETS
 from kleash.translate import MAX_SPREAD, scale_of, standardised_beta
@@ -32,8 +32,8 @@ LINEAR = {
 @pytest.mark.parametrize("name", TARGETS)
 @given(beta=st.floats(1e-6, 1e6))
 def test_there_and_back_is_the_same_beta(name, beta):
-    there = translate_beta(beta, target=name, **LINEAR[name])
-    back = translate_beta(there.value, source=name, **LINEAR[name])
+    there = convert(beta, target=name, **LINEAR[name])
+    back = convert(there.value, source=name, **LINEAR[name])
     assert back.value == pytest.approx(beta, rel=1e-12)
     assert (back.parameter, back.target, there.exact) == ("beta", "tilt", back.exact)
 
@@ -41,8 +41,8 @@ def test_there_and_back_is_the_same_beta(name, beta):
 @given(beta=st.floats(0.02, 1e3), rate=st.floats(1e-3, 0.999))
 def test_there_and_back_with_k3_as_a_loss(beta, rate):
     told = {"length": 1, "p_ref": rate, "group_size": 8}
-    there = translate_beta(beta, target="open-instruct", **told)
-    assert translate_beta(there.value, source="open-instruct", **told).value == pytest.approx(beta, rel=1e-6)
+    there = convert(beta, target="open-instruct", **told)
+    assert convert(there.value, source="open-instruct", **told).value == pytest.approx(beta, rel=1e-6)
 
 
 def test_k3_as_a_loss_agrees_with_the_published_fixed_point():
@@ -50,29 +50,29 @@ def test_k3_as_a_loss_agrees_with_the_published_fixed_point():
     told = {"settings": {"adv_estimator": "rloo"}, "length": 1, "p_ref": 0.5}
     p = 0.8090169943749475
     expected = 1.0 / math.log(p / (1 - p))
-    assert translate_beta(0.5, source="verl-loss", **told).value == pytest.approx(expected, rel=1e-12)
+    assert convert(0.5, source="verl-loss", **told).value == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("size", [2, 4, 8, 64])
 def test_the_answers_own_part_in_its_baseline(size):
     none = {"scale_rewards": "none"}
-    assert translate_beta(1.0, target="trl-grpo", group_size=size, settings=none).value == (size - 1) / size
-    assert translate_beta(1.0, target="trl-rloo", group_size=size).value == 1.0
+    assert convert(1.0, target="trl-grpo", group_size=size, settings=none).value == (size - 1) / size
+    assert convert(1.0, target="trl-rloo", group_size=size).value == 1.0
 
 
 def test_trls_own_group_size_is_taken_and_said():
-    found = translate_beta(1.0, target="trl-grpo", settings={"scale_rewards": "none"})
+    found = convert(1.0, target="trl-grpo", settings={"scale_rewards": "none"})
     assert found.value == 7 / 8
     assert any("num_generations 8" in line for line in found.assumes)
 
 
 def test_standardised_rewards_multiply_by_the_sd_backwards():
     told = {"reward_sd": 1.5, "reward_sd_spread": 0.1, "group_size": 2}
-    found = translate_beta(3.0, target="trl-grpo", **told)
+    found = convert(3.0, target="trl-grpo", **told)
     assert found.value == pytest.approx(math.sqrt(2 / math.pi))  # the mean SD of two normal numbers of SD 1, times 1/2
     assert not found.exact
     told["group_size"] = 1_000_000
-    assert translate_beta(3.0, target="trl-grpo", **told).value == pytest.approx(2.0, rel=1e-5)
+    assert convert(3.0, target="trl-grpo", **told).value == pytest.approx(2.0, rel=1e-5)
 
 
 @pytest.mark.parametrize("size", [4, 6, 16])
@@ -82,18 +82,18 @@ def test_the_factors_of_a_groups_sd_are_those_of_normal_scores(size):
     score = rng.normal(size=(400_000, size))
     told = {"reward_sd": 1.0, "reward_sd_spread": 0.0, "group_size": size}
     own = ((score - score.mean(1, keepdims=True)) / score.std(1, ddof=1, keepdims=True) * score).mean()
-    assert translate_beta(1.0, target="trl-grpo", **told).value == pytest.approx(own, rel=0.01)
+    assert convert(1.0, target="trl-grpo", **told).value == pytest.approx(own, rel=0.01)
     told["settings"] = {"kl_estimator": 1, "advantage_normalization_type": "standard"}
     own = ((score - score.mean(1, keepdims=True)) / score.std(1, ddof=0, keepdims=True) * score).mean()
-    assert translate_beta(1.0, target="open-instruct", **told).value == pytest.approx(own, rel=0.01)
+    assert convert(1.0, target="open-instruct", **told).value == pytest.approx(own, rel=0.01)
 
 
 def test_a_spread_is_small_up_to_the_stated_share():
     edge = MAX_SPREAD * 2.0
     told = {"target": "trl-grpo", "reward_sd": 2.0}
-    assert translate_beta(1.0, reward_sd_spread=edge, **told).refused is None
-    assert translate_beta(1.0, reward_sd_spread=np.nextafter(edge, 1), **told).refused
-    assert "was not said" in translate_beta(1.0, target="trl-grpo", reward_sd=2.0).refused
+    assert convert(1.0, reward_sd_spread=edge, **told).refused is None
+    assert convert(1.0, reward_sd_spread=np.nextafter(edge, 1), **told).refused
+    assert "was not said" in convert(1.0, target="trl-grpo", reward_sd=2.0).refused
 
 
 @pytest.mark.parametrize(
@@ -134,11 +134,11 @@ def test_a_spread_is_small_up_to_the_stated_share():
 )
 def test_what_cannot_be_translated_says_why(name, settings, why):
     told = {"reward_sd": 1.0, "reward_sd_spread": 0.0, "group_size": 4}
-    found = translate_beta(0.1, target=name, settings=settings, **told)
+    found = convert(0.1, target=name, settings=settings, **told)
     assert found.value is None
     assert not found.exact
     assert re.search(why, found.refused)
-    assert translate_beta(0.1, source=name, settings=settings, **told).refused == found.refused
+    assert convert(0.1, source=name, settings=settings, **told).refused == found.refused
 
 
 @pytest.mark.parametrize(
@@ -159,13 +159,13 @@ def test_what_cannot_be_translated_says_why(name, settings, why):
 )
 def test_what_is_needed_and_not_given_is_asked_for(told, why):
     with pytest.raises(OptionError, match=why):
-        translate_beta(0.1, **told)
+        convert(0.1, **told)
 
 
 @pytest.mark.parametrize("beta", [float("nan"), 0.0, -0.0, -1.0, float("inf"), "soup", None])
 def test_a_beta_that_is_none_is_refused(beta):
     with pytest.raises(OptionError, match="beta: expected a finite number above 0"):
-        translate_beta(beta, target="trl-rloo")
+        convert(beta, target="trl-rloo")
 
 
 @pytest.mark.parametrize(
@@ -178,40 +178,40 @@ def test_a_beta_that_is_none_is_refused(beta):
 )  # fmt: skip
 def test_numbers_out_of_range_are_refused_even_where_they_are_not_needed(told):
     with pytest.raises(OptionError):
-        translate_beta(0.1, target="trl-rloo", **told)
+        convert(0.1, target="trl-rloo", **told)
 
 
 def test_true_false_and_none_are_taken_as_python_writes_them():
-    off = translate_beta(0.5, target="trl-grpo", settings={"scale_rewards": "none"}).value
+    off = convert(0.5, target="trl-grpo", settings={"scale_rewards": "none"}).value
     for written in (False, "False", "false", None, "None"):
-        assert translate_beta(0.5, target="trl-grpo", settings={"scale_rewards": written}).value == off
-    on = translate_beta(0.5, target="trl-rloo", settings={"normalize_advantages": True})
+        assert convert(0.5, target="trl-grpo", settings={"scale_rewards": written}).value == off
+    on = convert(0.5, target="trl-rloo", settings={"normalize_advantages": True})
     assert any("normalize_advantages" in line for line in on.assumes)
 
 
 def test_names_are_corrected():
     with pytest.raises(OptionError, match="did you mean 'verl-loss'"):
-        translate_beta(1.0, target="verl-los")
+        convert(1.0, target="verl-los")
     with pytest.raises(OptionError, match="did you mean 'openrlhf'"):
-        translate_beta(1.0, source="OpenRLHF".lower() + "s")
+        convert(1.0, source="OpenRLHF".lower() + "s")
     with pytest.raises(OptionError, match="did you mean 'scale_rewards'"):
-        translate_beta(1.0, target="trl-grpo", settings={"scale_reward": "none"})
+        convert(1.0, target="trl-grpo", settings={"scale_reward": "none"})
     with pytest.raises(OptionError, match="did you mean 'group'"):
-        translate_beta(1.0, target="trl-grpo", settings={"scale_rewards": "groups"})
+        convert(1.0, target="trl-grpo", settings={"scale_rewards": "groups"})
     with pytest.raises(OptionError, match="expected one value, got two"):
-        translate_beta(1.0, target="slime", settings={"kl_loss_type": "k2", "--kl-loss-type": "k1"})
+        convert(1.0, target="slime", settings={"kl_loss_type": "k2", "--kl-loss-type": "k1"})
 
 
 @pytest.mark.parametrize("told", [{}, {"source": "trlx", "target": "trl-rloo"}])
 def test_one_end_is_the_tilt(told):
     with pytest.raises(OptionError, match="the tilt and one trainer"):
-        translate_beta(1.0, **told)
+        convert(1.0, **told)
 
 
 @pytest.mark.parametrize(("beta", "scale"), [(1e-320, 1e10), (1e308, 1e-10)])
 def test_a_number_that_leaves_the_floats_is_an_error(beta, scale):
     with pytest.raises(OptionError, match="translated beta"):
-        translate_beta(beta, target="trl-dpo", settings={"label_scale": scale})
+        convert(beta, target="trl-dpo", settings={"label_scale": scale})
 
 
 def test_the_standardised_objective_keeps_its_own_beta():
@@ -232,6 +232,6 @@ def test_by_what_trainers_divide():
 
 
 def test_it_prints_what_to_set_or_why_not():
-    assert str(translate_beta(0.5, target="trl-rloo")).startswith("beta = 0.5  in trl-rloo, exactly, if:\n- ")
-    assert str(translate_beta(0.5, target="slime")).startswith("No translation of 0.5 from tilt to slime.\n--kl-loss")
-    assert "beta of the tilt = 0.5  for trlx at 0.5" in str(translate_beta(0.5, source="trlx"))
+    assert str(convert(0.5, target="trl-rloo")).startswith("beta = 0.5  in trl-rloo, exactly, if:\n- ")
+    assert str(convert(0.5, target="slime")).startswith("No translation of 0.5 from tilt to slime.\n--kl-loss")
+    assert "beta of the tilt = 0.5  for trlx at 0.5" in str(convert(0.5, source="trlx"))

@@ -10,7 +10,7 @@ import twins
 from arena import Arena, expected_update, root, shrinking
 
 from kleash.trainers import TARGETS
-from kleash.translate import translate_beta
+from kleash.translate import convert
 
 ONE_TOKEN = {scale: Arena.make(vocabulary=4, length=1, reward_scale=scale, seed=1) for scale in (1.0, 3.0)}
 SHORT = {scale: Arena.make(vocabulary=3, length=2, ends=True, reward_scale=scale, seed=2) for scale in (1.0, 3.0)}
@@ -23,7 +23,7 @@ def settings(**values):
     return {"settings": values}
 
 
-# name, twin of the coefficient, what translate_beta is told, group, steps
+# name, twin of the coefficient, what convert is told, group, steps
 EXACT_FOR_ALL = [
     ("trl-rloo", twins.trl_rloo, {}, 2, None),
     ("trl-rloo", lambda c: twins.trl_rloo(c, True), settings(normalize_advantages=True), 2, SHRINK),
@@ -96,7 +96,7 @@ def gaps(arena, table, beta):
 @pytest.mark.parametrize(("name", "twin", "told", "group", "decay"), named(EXACT_FOR_ALL))
 def test_a_penalty_in_the_reward_leads_to_the_tilt_for_answers_of_any_length(name, twin, told, group, decay, scale):
     arena, beta = (TINY if decay and group > 1 else SHORT)[scale], 0.7 * scale
-    found = translate_beta(beta, target=name, **told)
+    found = convert(beta, target=name, **told)
     assert found.exact
     if decay is None:
         table = root(arena, twin(found.value), group=group)
@@ -109,7 +109,7 @@ def test_a_penalty_in_the_reward_leads_to_the_tilt_for_answers_of_any_length(nam
 @pytest.mark.parametrize(("name", "twin", "told", "group"), named(EXACT_FOR_ONE_TOKEN))
 def test_a_penalty_in_the_loss_leads_to_the_tilt_for_answers_of_one_token(name, twin, told, group, scale):
     arena, beta = ONE_TOKEN[scale], 0.7 * scale
-    found = translate_beta(beta, target=name, length=1, **told)
+    found = convert(beta, target=name, length=1, **told)
     assert found.exact
     assert distance(arena, root(arena, twin(found.value), group=group), beta) < 1e-6
 
@@ -123,12 +123,12 @@ def test_on_longer_answers_the_gap_of_a_penalty_in_the_loss_is_as_documented(nam
 
     Not at smaller betas: there a token's k3 passes 10, where NeMo-RL's clamp takes the leash off it.
     """
-    found = translate_beta(1.4, target=name, length=2, **told)
+    found = convert(1.4, target=name, length=2, **told)
     assert not found.exact
     kl, gain = gaps(SHORT[1.0], root(SHORT[1.0], twin(found.value), group=group), 1.4)
     assert 0.15 < kl < 0.4
     assert 0.05 < gain < 0.1
-    found = translate_beta(3.0, target=name, length=2, **told)
+    found = convert(3.0, target=name, length=2, **told)
     kl, gain = gaps(SHORT[1.0], root(SHORT[1.0], twin(found.value), group=group), 3.0)
     assert abs(kl) < 0.1
     assert abs(gain) < 0.05
@@ -136,7 +136,7 @@ def test_on_longer_answers_the_gap_of_a_penalty_in_the_loss_is_as_documented(nam
 
 def test_reward_penalty_without_a_baseline_pushes_the_length_where_a_loss_averages_over_tokens():
     told = settings(use_kl_loss=False, advantage_estimator="reinforce_plus_plus")
-    found = translate_beta(0.7, target="slime", **told)
+    found = convert(0.7, target="slime", **told)
     assert any("exactly one length" in line for line in found.assumes)
     twin = twins.slime(found.value, use_kl_loss=False, estimator="reinforce_plus_plus")
     assert distance(LONGER, root(LONGER, twin, group=1), 0.7) < 1e-6
@@ -146,7 +146,7 @@ def test_reward_penalty_without_a_baseline_pushes_the_length_where_a_loss_averag
 def test_k1_times_the_ratio_pushes_the_length_where_a_loss_averages_over_tokens():
     """What slime's assumption of one length is about: its error does not vanish at a tight leash."""
     name, twin, told, group = EXACT_FOR_ONE_TOKEN[15]
-    found = translate_beta(3.0, target=name, length=2, **told)
+    found = convert(3.0, target=name, length=2, **told)
     assert any("exactly one length" in line for line in found.assumes)
     unequal, _ = gaps(SHORT[1.0], root(SHORT[1.0], twin(found.value), group=group), 3.0)
     equal, _ = gaps(LONGER, root(LONGER, twin(found.value), group=group), 3.0)
@@ -158,7 +158,7 @@ def test_k1_times_the_ratio_pushes_the_length_where_a_loss_averages_over_tokens(
 @pytest.mark.parametrize("label_scale", [1.0, 2.0])
 def test_dpo_on_bernoulli_labels_leads_to_the_tilt(scale, label_scale):
     arena, beta = SHORT[scale], 0.7 * scale
-    found = translate_beta(beta, target="trl-dpo", settings={"label_scale": label_scale})
+    found = convert(beta, target="trl-dpo", settings={"label_scale": label_scale})
     assert found.exact
     twin = twins.trl_dpo(found.value, label_scale=label_scale)
     assert distance(arena, root(arena, twin, group=2, behaviour=arena.reference), beta) < 1e-6
@@ -166,7 +166,7 @@ def test_dpo_on_bernoulli_labels_leads_to_the_tilt(scale, label_scale):
 
 def test_length_normalised_dpo_leads_to_the_tilt_where_answers_have_one_length():
     beta, length = 0.7, LONGER.token.shape[1]
-    found = translate_beta(beta, target="trl-dpo", length=length, settings={"loss_type": "sigmoid_norm"})
+    found = convert(beta, target="trl-dpo", length=length, settings={"loss_type": "sigmoid_norm"})
     assert found.value == pytest.approx(beta * length)
     twin = twins.trl_dpo(found.value, loss_type="sigmoid_norm")
     assert distance(LONGER, root(LONGER, twin, group=2, behaviour=LONGER.reference), beta) < 1e-6
@@ -187,10 +187,10 @@ BINARY = Arena.make(vocabulary=5, length=1, prompts=1, binary=True, seed=5)
 )  # fmt: skip
 def test_k3_as_a_loss_has_a_number_for_a_binary_reward(name, twin, told, group, beta):
     rate = float(np.exp(BINARY.reference[0, 0, -1]))
-    found = translate_beta(beta, target=name, length=1, p_ref=rate, **told)
+    found = convert(beta, target=name, length=1, p_ref=rate, **told)
     assert found.exact
     assert distance(BINARY, root(BINARY, twin(found.value), group=group), beta) < 1e-6
-    back = translate_beta(found.value, source=name, length=1, p_ref=rate, **told)
+    back = convert(found.value, source=name, length=1, p_ref=rate, **told)
     assert back.value == pytest.approx(beta, rel=1e-9)
 
 
@@ -200,7 +200,7 @@ def test_k3_as_a_loss_has_none_for_other_rewards():
     nearest = min(distance(ONE_TOKEN[1.0], table, beta) for beta in np.geomspace(0.05, 20, 400))
     assert nearest > 0.02
     told = settings(scale_rewards="none", use_bias_correction_kl=False)
-    assert translate_beta(0.3, target="trl-grpo", length=1, **told).refused
+    assert convert(0.3, target="trl-grpo", length=1, **told).refused
 
 
 def one_sd(scale):
@@ -234,7 +234,7 @@ def one_sd(scale):
 def test_standardised_rewards_of_one_sd_come_near_the_tilt(name, twin, told, group, scale):
     arena, beta = one_sd(scale), 1.5 * scale
     sd = float(arena.sds(arena.tilt(beta)).mean())
-    found = translate_beta(beta, target=name, length=1, reward_sd=sd, reward_sd_spread=0, **told)
+    found = convert(beta, target=name, length=1, reward_sd=sd, reward_sd_spread=0, **told)
     assert not found.exact
     kl, gain = gaps(arena, root(arena, twin(found.value), group=group), beta)
     assert abs(kl) < 0.05
@@ -246,8 +246,8 @@ def test_dividing_by_the_sd_of_the_others_is_ruled_by_groups_that_score_alike():
     arena = one_sd(1.0)
     sd = float(arena.sds(arena.tilt(1.5)).mean())
     told = {"reward_sd": sd, "reward_sd_spread": 0, "group_size": 6, "length": 1}
-    assert "other answers" in translate_beta(1.5, target="nemo-rl", **told).refused
-    near = translate_beta(1.5, target="nemo-rl", **told, **settings(use_leave_one_out_baseline=False)).value * 6 / 5
+    assert "other answers" in convert(1.5, target="nemo-rl", **told).refused
+    near = convert(1.5, target="nemo-rl", **told, **settings(use_leave_one_out_baseline=False)).value * 6 / 5
     kl, _ = gaps(arena, root(arena, twins.nemo_rl(near), group=6), 1.5)
     assert kl > 0.33
 
@@ -257,14 +257,14 @@ def test_small_groups_are_allowed_for(size, allowed):
     """Without the factor c4(G) the gaps in KL are 42 % and 17 %."""
     arena = one_sd(1.0)
     sd = float(arena.sds(arena.tilt(1.5)).mean())
-    found = translate_beta(1.5, target="trl-grpo", length=1, reward_sd=sd, reward_sd_spread=0, group_size=size)
+    found = convert(1.5, target="trl-grpo", length=1, reward_sd=sd, reward_sd_spread=0, group_size=size)
     kl, gain = gaps(arena, root(arena, twins.trl_grpo(found.value), group=size), 1.5)
     assert abs(kl) < allowed
     assert abs(gain) < allowed
 
 
 def test_a_running_sd_of_the_rewards_divides_the_coefficient():
-    found = translate_beta(0.7, target="trlx", reward_sd=2.5, settings={"scale_reward": "running"})
+    found = convert(0.7, target="trlx", reward_sd=2.5, settings={"scale_reward": "running"})
     table = shrinking(SHORT[1.0], twins.trlx(found.value, running_sd=2.5), group=1, decay=SHRINK)
     assert distance(SHORT[1.0], table, 0.7) < 1e-6
 
@@ -287,7 +287,7 @@ def test_standardised_rewards_of_two_sds_have_two_betas():
     kl = (np.exp(log) * (log - start)).sum(axis=1)
     assert kl[0] == pytest.approx(kl[1], rel=1e-2)
     sd = arena.sds(log)
-    refused = translate_beta(1.0, target="trl-grpo", reward_sd=float(sd.mean()), reward_sd_spread=float(sd.std()))
+    refused = convert(1.0, target="trl-grpo", reward_sd=float(sd.mean()), reward_sd_spread=float(sd.std()))
     assert refused.value is None
     assert "group-standardised" in refused.refused
 
@@ -301,7 +301,7 @@ def test_standardised_rewards_of_two_sds_have_two_betas():
     ],
 )
 def test_k1_as_a_loss_is_refused_as_it_pulls_nowhere(name, twin, told):
-    assert "no gradient" in translate_beta(1.0, target=name, **told).refused
+    assert "no gradient" in convert(1.0, target=name, **told).refused
     arena = ONE_TOKEN[1.0]
     away = arena.reference + 0.3 * np.arange(4)
     away -= np.log(np.exp(away).sum(axis=-1, keepdims=True))

@@ -35,13 +35,13 @@ def conformance(name: str, config: Path | None, quick: bool, seed: int, out: Pat
     a wrong fixed point, and a run that has not converged. Exit code 1 for the last two.
     """
     from kleash import _files
-    from kleash.trials.conformance import run_conformance
+    from kleash.trials.conformance import conformance
     from kleash.trials.settings import read_case
     from kleash.trials.table import conformance_table
 
     cases = None if config is None else [read_case(name, config)]
     inputs = [] if config is None else [{"path": str(config), "sha256": _files.sha256(config), "rows": 1}]
     with progress("Training") as move:
-        result = run_conformance(name, cases=cases, quick=quick, seed=seed, folder=out, inputs=inputs, progress=move)
+        result = conformance(name, cases=cases, quick=quick, seed=seed, folder=out, inputs=inputs, progress=move)
     emit(form, data=result.to_dict, rows=lambda: [row.to_row() for row in result.rows], show=conformance_table(result))
     return 0 if result.passed else 1

@@ -56,9 +56,9 @@ def convert(
     --set takes their own option names, where they are not at the trainer's defaults. Exit code 1 where there is no
     translation, 2 where something needed was not given.
     """  # noqa: D301  the mark is for click: lines below it stay as they are
-    from kleash.translate import translate_beta
+    from kleash.translate import convert
 
-    found = translate_beta(
+    found = convert(
         beta,
         source=source,
         target=target,

@@ -35,7 +35,8 @@ def play(out: Path | None, animation: Path | None) -> None:
         animate(animation)
         note(f"{animation}: the dial turning")
     if out is not None:
-        from kleash.playground.page import write_play
+        from kleash import _files
+        from kleash.playground import page
 
-        write_play(out)
+        _files.write_atomic(out, page.play())
         note(f"{out}: open it in a browser")

@@ -46,10 +46,10 @@ def report(paths: tuple[str, ...], out: Path | None, save_plots: Path | None, ti
         note(f"{save_plots}: {len(written)} files")
     if out is not None:
         from kleash import _files
-        from kleash.reporting.page import report_page
+        from kleash.reporting.page import report
 
         parts = ["kleash", "report", *map(given, paths), "-o", given(str(out))] + (["--title", title] if title else [])
-        page = report_page(sources, title=title, command=shlex.join(parts))
+        page = report(sources, title=title, command=shlex.join(parts))
         if str(out) == "-":
             click.echo(page)
             return

@@ -67,34 +67,19 @@ def sweep(
     from kleash.train import sweep as sweeping
 
     asked: Any = configuration.read_config(_one_config(configs)) if configs else configuration.SweepConfig()
-    changes: dict[str, Any] = {"beta": betas or None, "seeds": seeds, "seed": seed, "world": world}
-    changes = {name: value for name, value in changes.items() if value is not None}
-    if not isinstance(asked, configuration.SweepConfig):
-        wrong = "--world" if world is not None else "--set" if settings else ""
-        if wrong:
-            raise click.UsageError(f"{wrong} belongs to a world, and {configs[0]} trains a model")
-        asked = dataclasses.replace(asked, training=dataclasses.replace(asked.training, **changes))
-        with live_table() as (move, watch):
-            result = sweeping.sweep_language(asked, out=out, resume=resume, progress=move, watch=watch)
-        _tell(result, out)
-        emit(form, data=result.to_dict, rows=result.rows, show=result)
-        return
-    asked = dataclasses.replace(asked, **changes)
-    where: Any = asked.world
-    if isinstance(where, configuration.WorldSource):
-        from kleash.world_files import read_world_file
-
-        where = read_world_file(where.file, normalise=where.normalise)
-    with live_table() if needs_a_model(where) else progress("training") as shown:
+    a_model = not isinstance(asked, configuration.SweepConfig)
+    wrong = "--world" if world is not None else "--set" if settings else ""
+    if a_model and wrong:
+        raise click.UsageError(f"{wrong} belongs to a world, and {configs[0]} trains a model")
+    asked = asked if world is None else dataclasses.replace(asked, world=world)
+    with live_table() if a_model or needs_a_model(asked.world) else progress("training") as shown:
         move, watch = shown if isinstance(shown, tuple) else (shown, None)
         result = sweeping.sweep(
-            where,
-            settings={**asked.settings, **_settings(settings)},
-            beta=asked.beta,
-            seeds=asked.seeds,
-            seed=asked.seed,
-            steps=asked.steps,
-            samples=asked.samples,
+            asked,
+            settings=_settings(settings),
+            beta=betas or None,
+            seeds=seeds,
+            seed=seed,
             out=out,
             resume=resume,
             progress=move,

@@ -83,7 +83,7 @@ def forecast(
         False: plain self-normalised estimates, biased towards the reference.
     trainer, length, settings
         A trainer that the safe beta is to be translated for, the mean tokens per answer, and the trainer's own options
-        where they are not at their defaults; see :func:`kleash.translate_beta`. SDs of the judge's score come from the
+        where they are not at their defaults; see :func:`kleash.convert`. SDs of the judge's score come from the
         samples.
     progress
         Called with samples done and samples in all.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kleash.translate import Translation, scale_of, standardised_beta, translate_beta
+from kleash.translate import Translation, convert, scale_of, standardised_beta
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -95,7 +95,7 @@ class TrainerOrder:
 
     def _translated(self, beta: float, *, sd: float, spread: float) -> Translation:
         if self.objective == "tilt":
-            return translate_beta(
+            return convert(
                 beta,
                 target=self.name,
                 reward_sd=sd,

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from pathlib import Path
 from typing import Any
 
-from kleash import _files
 from kleash._version import version
 from kleash.playground import drawing
 from kleash.playground.kitchen import Reading, beta_words, read, verdict_words
 from kleash.reporting.page_assets import asset, embed_json, palette, policy, tied_to_palette
 from kleash.worlds import kitchen
 
-__all__ = ["COURSE", "SCENES", "Scene", "play_page", "write_play"]
+__all__ = ["COURSE", "SCENES", "Scene", "play"]
 
 COURSE: tuple[tuple[float, float, float], ...] = (
     (0.0, 31.7, 0.000),
@@ -126,21 +124,7 @@ SCENES: tuple[Scene, ...] = (
 )
 
 
-def write_play(path: str | Path) -> None:
-    """Write the page to a file, whole or not at all.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_play(Path(folder) / "play.html")
-    ...     (Path(folder) / "play.html").stat().st_size < 200_000
-    True
-    """
-    _files.write_atomic(path, play_page())
-
-
-def play_page() -> str:
+def play() -> str:
     """The page: one HTML document that needs nothing else, and no network.
 
     Notes

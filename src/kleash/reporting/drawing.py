@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kleash.reporting.figures import HIGHEST, OPTIMUM, TITLES, Axis, FigureData, FigureRow, dial_data, travel_data
 from kleash.reporting.palette import COLOURS, SERIES, SHAPES, chart_of, number_format
-from kleash.reporting.sources import source_of
+from kleash.reporting.sources import sources_of
 
 if TYPE_CHECKING:
     import altair as alt
@@ -34,28 +34,28 @@ def travel_chart(data: FigureData, *, width: int = 480, height: int = 190) -> al
 
 
 def plot(result: Any, *, against: str = "beta") -> alt.VConcatChart:
-    """A chart of a table for a notebook.
+    """A chart of a table for a notebook: judge's score and true quality.
 
     Parameters
     ----------
     result
-        A Frontier, a Forecast, a SweepResult, or several in a list.
+        A Frontier, a Forecast, a SweepResult, or the path of one; several in a list are laid over each other.
     against
-        ``beta`` or ``kl``.
+        ``beta``, or ``kl`` on a square-root scale.
 
     Returns
     -------
     altair.VConcatChart
+
+    Examples
+    --------
+    >>> import kleash
+    >>> plot(kleash.exact_frontier(kleash.kitchen(), [1.0, 15.0])).to_dict()["vconcat"][0]["title"]
+    "Judge's score"
     """
     from kleash import _checks
 
-    several = result if isinstance(result, Sequence) else [result]
-    sources = [source_of(item) for item in several]
-    taken: dict[str, int] = {}
-    for i, source in enumerate(sources):
-        taken[source.name] = taken.get(source.name, 0) + 1
-        if taken[source.name] > 1:
-            sources[i] = dataclasses.replace(source, name=f"{source.name} ({taken[source.name]})")
+    sources = sources_of(result)
     if _checks.choice(against, ("beta", "kl"), name="against") == "beta":
         return dial_chart(dial_data(sources))
     return travel_chart(travel_data(sources))

@@ -6,42 +6,38 @@ import base64
 import csv
 import dataclasses
 import io
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kleash._version import version
-from kleash.reporting import dial, drawing, figures, figures_runs
+from kleash.reporting import charts, dial, figures_runs
 from kleash.reporting.page_assets import asset, embed_json, palette, policy, tied_to_palette
 from kleash.reporting.palette import COLOURS, DARK, DIAL, DIAL_DARK, SERIES, SERIES_DARK, draw_svg, inline_svg
 from kleash.reporting.sentences import advice, how_sure, shown, verdict_lines
-from kleash.reporting.sources import ReportSource, given, source_of
+from kleash.reporting.sources import ReportSource, given, sources_of
 from kleash.terminal import cell_texts
 
 if TYPE_CHECKING:
-    from altair import TopLevelMixin
     from markupsafe import Markup
 
 
-__all__ = ["csv_text", "report_page"]
+__all__ = ["csv_text", "report"]
 
-_WIDE, _NARROW = 480, 262  # pixels of a panel: for a desk and for a telephone
 _SHOWN_ANSWERS = 12  # of one source at one beta: what a reader looks at
 _TEXT_BUDGET = 1_200_000  # characters of all answers together: the page stays below three megabytes
-_COARSE = 60  # points below which a line through them is no curve
 _MARKS = {"best": "★", "safe": "●"}
 
 
-def report_page(sources: Sequence[Any], *, title: str | None = None, command: str | None = None) -> str:
-    """One HTML page that shows sources, several laid over each other.
+def report(sources: Any, *, title: str | None = None, command: str | None = None) -> str:
+    """One HTML page that shows what was found, several sources laid over each other.
 
     Parameters
     ----------
     sources
-        What :func:`kleash.reporting.sources.read_sources` read, or results in memory (Frontier, Forecast, SweepResult,
-        CheckReport).
+        A result in memory (Frontier, Forecast, SweepResult, CheckReport), a path as ``kleash report`` takes it (run
+        folder, frontier file, a command's JSON), or several of them.
     title
         Title of the page; default: the names of the sources.
     command
@@ -55,13 +51,13 @@ def report_page(sources: Sequence[Any], *, title: str | None = None, command: st
 
     Raises
     ------
-    OptionError
-        No source.
+    OptionError, MissingFileError, DataError
+        No source, or a path of something that cannot be shown.
 
     Examples
     --------
     >>> import kleash
-    >>> page = report_page([kleash.exact_frontier(kleash.kitchen(), [1.0, 15.0])])
+    >>> page = report(kleash.exact_frontier(kleash.kitchen(), [1.0, 15.0]))
     >>> page.startswith("<!doctype html>"), "No useful range" in page
     (True, True)
     """
@@ -71,7 +67,7 @@ def report_page(sources: Sequence[Any], *, title: str | None = None, command: st
     from kleash._checks import message
     from kleash.errors import OptionError
 
-    listed = [source_of(source) for source in sources]
+    listed = list(sources_of(sources))
     if not listed:
         raise OptionError(message("sources", expected="at least one", got="none"))
     light, dark = _palettes()
@@ -95,7 +91,7 @@ def report_page(sources: Sequence[Any], *, title: str | None = None, command: st
         dial=next(iter(dials.values()), None),
         leash=dial.LEASH,
         many_dials=len(dials) > 1,
-        figures=_figures(listed, tables),
+        figures=_figures(listed),
         findings=[{**row, "input": given(str(row["input"]))} for row in figures_runs.findings_data(listed)],
         csv=base64.b64encode(csv_text(tables).encode("utf-8", "replace")).decode("ascii") if tables else None,
         command=shown(command) if command else None,
@@ -219,102 +215,35 @@ def _plain(value: float) -> str:
     return "0" if abs(value) < 1e-12 else f"{value:.4g}"
 
 
-def _figures(listed: Sequence[ReportSource], tables: Sequence[ReportSource]) -> list[dict[str, Any]]:
+def _figures(sources: Sequence[ReportSource]) -> list[dict[str, Any]]:
+    """The charts, each drawn twice: for a wide page and for a narrow one."""
     shown_figures = []
-    if tables:
-        where = "Shaded: where quality is shown to gain, from edge to edge. Hatched: beyond what the data can say."
-        if len(tables) > 1:
-            where = "Bars under the true quality: where it is shown to gain, from edge to edge, for each source."
-        dial, travel = figures.dial_data(tables), figures.travel_data(tables)
-        caption = (
-            f"Loose on the left, tight on the right, the untouched reference at the end. Bands and bars: 95 %. {where}"
-        )
+    for i, chart in enumerate(charts.found(sources)):
+        if chart.figure.title is None:
+            continue
+        of = "" if chart.source is None or len(sources) == 1 else f": {shown(chart.source.name)}"
+        title, caption = chart.figure.title + of, chart.figure.caption(chart.data)
+        label = f"{title}. {caption} The table below has the numbers."
         shown_figures.append(
-            _figure("Along the dial", caption, "d", lambda w, h: drawing.dial_chart(dial, width=w, height=h))
+            {
+                "title": title,
+                "caption": caption,
+                "wide": _svg(chart, charts.WIDE, label=label, prefix=f"f{i}w"),
+                "narrow": _svg(chart, charts.NARROW, label=label, prefix=f"f{i}n"),
+                "widths": (charts.WIDE[0], charts.NARROW[0]),
+                "whole": chart.figure.whole,
+            }
         )
-        shown_figures.append(
-            _figure(
-                "What the drift buys",
-                "The same rows against how far the policy went from the reference. " + _curve_words(travel),
-                "t",
-                lambda w, h: drawing.travel_chart(travel, width=w, height=h),
-            )
-        )
-    for i, source in enumerate(listed):
-        of = "" if len(listed) == 1 else f": {shown(source.name)}"
-        training = figures_runs.training_data(source)
-        if training:
-            shown_figures.append(
-                _figure(
-                    "Training" + of,
-                    "A line per beta, mean over seeds; loose is orange, tight is blue.",
-                    f"r{i}",
-                    partial(_training, training),
-                    whole=True,
-                )
-            )
-        spread = figures_runs.spread_data(source)
-        if spread:
-            shown_figures.append(
-                _figure(
-                    "Prompts" + of,
-                    "A dot per prompt, a bar at the median: how far prompts lie apart.",
-                    f"p{i}",
-                    partial(_spread, spread),
-                )
-            )
     return shown_figures
 
 
-def _curve_words(data: figures.FigureData) -> str:
-    known = {row["what"] for row in data.curves}
-    words = []
-    if "no policy scores higher" in known:
-        words.append("No policy at that KL has a higher judge's score than the dashed line.")
-    if sum(row["what"] == figures.OPTIMUM for row in data.curves) in range(1, _COARSE):
-        words.append("The optimum's true quality is exact at these betas and drawn straight between them.")
-    if "a perfect judge" in known:
-        words.append("A perfect judge: the most true quality that any policy has at that KL.")
-    if any(what.startswith("best of n") for what in known):
-        words.append("Dotted: the best of n answers by the judge, without training.")
-    return " ".join(words)
-
-
-def _training(rows: Sequence[figures.FigureRow], width: int, height: int) -> TopLevelMixin:
-    if width == _WIDE:
-        return figures_runs.training_chart(rows, width=270, height=height - 20)
-    return figures_runs.training_chart(rows, width=width, height=height - 40, across=False)
-
-
-def _spread(rows: Sequence[figures.FigureRow], width: int, height: int) -> TopLevelMixin:
-    return figures_runs.spread_chart(rows, width=width, height=height - 40)
-
-
-def _figure(
-    title: str, caption: str, prefix: str, draw: Callable[[int, int], TopLevelMixin], *, whole: bool = False
-) -> dict[str, Any]:
-    """Drawn twice, for a wide page and a narrow one."""
+def _svg(chart: charts.Found, size: tuple[int, int], *, label: str, prefix: str) -> Markup:
     from altair.utils.schemapi import debug_mode
     from markupsafe import Markup
 
-    def svg(width: int, height: int, end: str) -> Markup:
-        with debug_mode(False):  # altair checks every part as it is made: seconds for a page, and for drawings of ours
-            drawn = draw_svg(draw(width, height), validate=False)
-        text = inline_svg(
-            drawn,
-            label=f"{title}. {caption} The table below has the numbers.",
-            prefix=prefix + end,
-        )
-        return Markup(text)
-
-    return {
-        "title": title,
-        "caption": caption,
-        "wide": svg(_WIDE, 190, "w"),
-        "narrow": svg(_NARROW, 150, "n"),
-        "widths": (_WIDE, _NARROW),
-        "whole": whole,
-    }
+    with debug_mode(False):  # altair checks every part as it is made: seconds for a page, and for drawings of ours
+        drawn = draw_svg(chart.drawn(size), validate=False)
+    return Markup(inline_svg(drawn, label=label, prefix=prefix))
 
 
 def _palettes() -> tuple[dict[str, str], dict[str, str]]:

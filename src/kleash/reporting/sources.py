@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kleash import _files
 from kleash._checks import message
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kleash.audit import CheckReport
     from kleash.forecasting.result import Forecast
 
-__all__ = ["ReportSource", "given", "read_sources", "source_of"]
+__all__ = ["ReportSource", "given", "read_sources", "source_of", "sources_of"]
 
 
 def read_sources(paths: Iterable[str | Path]) -> tuple[ReportSource, ...]:
@@ -76,12 +76,26 @@ def source_of(
     return dataclasses.replace(source, frontier=result.frontier, metrics=training)
 
 
+def sources_of(what: Any) -> tuple[ReportSource, ...]:
+    """Sources of results in memory and of paths, one or several, in their order, each with a name of its own."""
+    several = list(what) if isinstance(what, list | tuple) else [what]
+    paths = [item for item in several if isinstance(item, str | Path)]
+    read = iter(read_sources(paths) if paths else ())
+    sources = [next(read) if isinstance(item, str | Path) else source_of(item) for item in several]
+    seen = _numbered([source.name for source in sources])
+    return tuple(source_of(source, name=name) for source, name in zip(sources, seen, strict=True))
+
+
 def _names(paths: Sequence[Path]) -> list[str]:
     """As many of the last parts of a path as tell it apart; a number where the same path comes twice."""
     parts = [("stdin",) if str(path) == "-" else path.resolve().parts for path in paths]
     depth = 1
     while len(set(names := ["/".join(p[-depth:]) for p in parts])) < len(set(parts)) and depth < 99:
         depth += 1
+    return _numbered(names)
+
+
+def _numbered(names: Sequence[str]) -> list[str]:
     seen: Counter[str] = Counter()
     out = []
     for name in names:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from kleash import _checks
 from kleash.errors import ConfigError, MissingFileError, OptionError
-from kleash.train.language import ModelSource
+
+if TYPE_CHECKING:
+    from kleash.train.language import ModelSource
 
 __all__ = ["load_model", "quiet"]
 

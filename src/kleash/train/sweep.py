@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from kleash.errors import DependencyError, OptionError
 from kleash.frontier import exact_frontier
 from kleash.known_worlds import WORLDS, needs_a_model
 from kleash.runs import open_run
-from kleash.train.config import DEFAULT_BETAS
+from kleash.train.config import DEFAULT_BETAS, SweepConfig, read_config
 from kleash.train.result import SweepResult, read_back, shown_answers, world_frontier, write
 from kleash.train.tabular import DEFAULT_SAMPLES, DEFAULT_STEPS, Progress, train_tabular
 from kleash.window import find_window
@@ -26,16 +27,16 @@ if TYPE_CHECKING:
     from kleash.train.lm_sweep import Watch
     from kleash.world_files import WorldFile
 
-__all__ = ["SweepResult", "sweep", "sweep_language"]
+__all__ = ["SweepResult", "sweep"]
 
 
 def sweep(
-    world: str | Path | World | WorldFile = "kitchen",
+    world: str | Path | World | WorldFile | SweepConfig | LanguageConfig = "kitchen",
     *,
     settings: Mapping[str, float] | None = None,
     beta: ArrayLike | None = None,
-    seeds: int = 3,
-    seed: int = 0,
+    seeds: int | None = None,
+    seed: int | None = None,
     steps: int | None = None,
     samples: int | None = None,
     out: str | Path | None = None,
@@ -47,22 +48,24 @@ def sweep(
 
     Use it to see, in a world where the truth is known, what a KL penalty does to the judge's score and to the true
     quality; or, with ``"recipes"``, what it does to a real language model, small enough that the truth is still known.
-    For a judge and a model of your own, :func:`kleash.forecast` reads the same table off scored samples without
-    training, and :func:`kleash.train.lm_sweep.sweep_model` trains.
+    A configuration that names a model, a judge and prompts trains a language model of your own; for those,
+    :func:`kleash.forecast` reads the same table off scored samples without training.
 
     Parameters
     ----------
     world
-        ``"kitchen"``, ``"recipes"`` (needs ``kleash[train]``), a :class:`~kleash.worlds.World`, or the path of a world
-        file (:func:`kleash.load_world`).
+        ``"kitchen"``, ``"recipes"`` (needs ``kleash[train]``), a :class:`~kleash.worlds.World`, the path of a world
+        file (:func:`kleash.load_world`), or a configuration: the path of a TOML or YAML file as ``kleash sweep`` takes
+        it, or what :func:`kleash.train.config.read_config` gave. What is said below wins over it.
     settings
         Settings of a world known by name: its keyword arguments, numbers.
     beta
         Finite coefficients in reward units per nat, in any order; default: the world's own.
     seeds
-        Independent runs per beta. With one there are no standard errors, and nothing can be shown to be a gain.
+        Independent runs per beta; default 3. With one there are no standard errors, and nothing can be shown to be a
+        gain.
     seed
-        Start of all randomness; the same seed gives the same bytes.
+        Start of all randomness, default 0; the same seed gives the same bytes.
     steps, samples
         Gradient steps, and answers drawn per prompt and step; defaults 1500 and 256 (recipes: 300 and 21).
     out
@@ -86,7 +89,7 @@ def sweep(
     ConfigError
         ``resume``, and the run in the folder has another configuration.
     DependencyError
-        The recipes, and torch or transformers is not installed.
+        The recipes or a model, and torch or transformers is not installed.
 
     Notes
     -----
@@ -102,18 +105,16 @@ def sweep(
     >>> result.frontier.reward.value.round(1)
     array([31.4, 12.9])
     """
+    how: dict[str, Any] = {"out": out, "resume": resume, "progress": progress, "watch": watch}
+    asked = _configured(world)
+    if asked is not None:
+        said = {"beta": beta, "seeds": seeds, "seed": seed, "steps": steps, "samples": samples}
+        return _sweep_configured(asked, settings or {}, {k: v for k, v in said.items() if v is not None}, how)
+    seeds, seed = 3 if seeds is None else seeds, 0 if seed is None else seed
     if needs_a_model(world):
-        return _recipes()(
-            settings=settings,
-            beta=beta,
-            seeds=seeds,
-            seed=seed,
-            steps=steps,
-            samples=samples,
-            out=out,
-            resume=resume,
-            progress=progress,
-            watch=watch,
+        told: dict[str, Any] = {"settings": settings, "beta": beta, "seeds": seeds, "seed": seed}
+        return _with_torch("the recipes").sweep_recipes(  # type: ignore[no-any-return]
+            **told, steps=steps, samples=samples, **how
         )
     known, inputs = _resolve(world, settings)
     beta = DEFAULT_BETAS if beta is None else beta
@@ -155,9 +156,7 @@ def sweep(
     return result
 
 
-def _resolve(
-    world: str | Path | World | WorldFile, settings: Mapping[str, float] | None
-) -> tuple[World, tuple[Mapping[str, Any], ...]]:
+def _resolve(world: Any, settings: Mapping[str, float] | None) -> tuple[World, tuple[Mapping[str, Any], ...]]:
     """The world, and the files it was read from."""
     if not isinstance(world, str):
         if settings:
@@ -185,11 +184,6 @@ def fingerprint(world: World) -> str:
     return digest.hexdigest()
 
 
-def _recipes() -> Callable[..., SweepResult]:
-    """The recipes' sweep, or one line that says what it needs."""
-    return _with_torch("the recipes").sweep_recipes  # type: ignore[no-any-return]
-
-
 def _with_torch(what: str) -> Any:
     try:
         from kleash.train import lm_sweep
@@ -200,20 +194,27 @@ def _with_torch(what: str) -> Any:
     return lm_sweep
 
 
-def sweep_language(
-    config: LanguageConfig,
-    *,
-    out: str | Path | None = None,
-    resume: bool = False,
-    progress: Progress | None = None,
-    watch: Watch | None = None,
-) -> SweepResult:
-    """Train a language model of your own at several betas at once; :func:`kleash.train.lm_sweep.sweep_model`.
+def _configured(world: Any) -> SweepConfig | LanguageConfig | None:
+    """The configuration that this is or is the path of, if any."""
+    if isinstance(world, str | Path):
+        return read_config(world) if Path(world).suffix in (".toml", ".yaml", ".yml") else None
+    return world if isinstance(world, SweepConfig) or hasattr(world, "training") else None
 
-    Raises
-    ------
-    DependencyError
-        torch or transformers is not installed.
-    """
-    run = _with_torch("a language model").sweep_model
-    return run(config, out=out, resume=resume, progress=progress, watch=watch)  # type: ignore[no-any-return]
+
+def _sweep_configured(
+    asked: SweepConfig | LanguageConfig, settings: Mapping[str, float], said: Mapping[str, Any], how: Mapping[str, Any]
+) -> SweepResult:
+    if not isinstance(asked, SweepConfig):
+        if settings:
+            raise OptionError(_checks.message("settings", expected="a world known by name", got="a model"))
+        asked = dataclasses.replace(asked, training=dataclasses.replace(asked.training, **said))
+        return _with_torch("a language model").sweep_model(asked, **how)  # type: ignore[no-any-return]
+    world: str | WorldFile
+    if isinstance(asked.world, str):
+        world = asked.world
+    else:
+        from kleash.world_files import read_world_file
+
+        world = read_world_file(asked.world.file, normalise=asked.world.normalise)
+    whole = {name: getattr(asked, name) for name in ("beta", "seeds", "seed", "steps", "samples")} | dict(said)
+    return sweep(world, settings={**asked.settings, **settings}, **whole, **how)

@@ -22,7 +22,7 @@ from kleash.translate._leash import leash_of
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["MAX_SPREAD", "TILT", "Translation", "scale_of", "standardised_beta", "trainer_names", "translate_beta"]
+__all__ = ["MAX_SPREAD", "TILT", "Translation", "convert", "scale_of", "standardised_beta", "trainer_names"]
 
 TILT = "tilt"
 MAX_SPREAD = 0.1
@@ -109,7 +109,7 @@ def trainer_names() -> list[str]:
     return list(TARGETS)
 
 
-def translate_beta(
+def convert(
     beta: float,
     *,
     source: str = TILT,
@@ -178,12 +178,12 @@ def translate_beta(
 
     Examples
     --------
-    >>> translate_beta(0.5, target="trl-rloo").value
+    >>> convert(0.5, target="trl-rloo").value
     0.5
-    >>> told = translate_beta(0.5, target="trl-grpo", length=1, settings={"scale_rewards": "none"})
+    >>> told = convert(0.5, target="trl-grpo", length=1, settings={"scale_rewards": "none"})
     >>> told.parameter, told.value, told.exact
     ('beta', 0.4375, True)
-    >>> translate_beta(0.1, target="slime").refused[:46]
+    >>> convert(0.1, target="slime").refused[:46]
     '--kl-loss-type k1: k1 as a loss has no gradien'
     """
     beta = _checks.number(beta, name="beta", above=0)
@@ -240,7 +240,7 @@ def standardised_beta(
     Parameters
     ----------
     beta, target, group_size, settings
-        As in `translate_beta`; the group size only enters what is assumed.
+        As in `convert`; the group size only enters what is assumed.
 
     Returns
     -------

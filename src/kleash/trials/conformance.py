@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["ConformanceResult", "run_case", "run_conformance"]
+__all__ = ["ConformanceResult", "conformance", "run_case"]
 
 Progress = Callable[[int, int], None]
 
@@ -63,7 +63,7 @@ class ConformanceResult:
         }
 
 
-def run_conformance(
+def conformance(
     name: str,
     *,
     cases: Sequence[Case] | None = None,
