@@ -205,7 +205,7 @@ class Frontier:
                 import polars as pl
 
                 content = json.loads(pl.read_parquet_metadata(path)["kleash"])
-                content["rows"] = pl.read_parquet(path).to_dicts()
+                content["rows"] = pl.read_parquet(path, glob=False).to_dicts()
             return cls.from_dict(content)
         except FileNotFoundError as error:
             raise MissingFileError(f"{path}: no such file") from error
