@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,8 @@ from kleash.errors import OptionError, ShapeError
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
+
+_STEERING = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def message(thing: str, *, expected: str, got: object, fix: str = "") -> str:
@@ -24,6 +27,19 @@ def nearest(name: str, known: Iterable[str]) -> str:
     words = list(known)
     close = difflib.get_close_matches(name, words, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else "known: " + ", ".join(words)
+
+
+def printable(text: str) -> str:
+    r"""Text for a terminal: what would steer it, or turn its writing round, stands as a sign of its own.
+
+    Examples
+    --------
+    >>> printable("a\x1b[31mred")
+    'a␛[31mred'
+    """
+    return _STEERING.sub(
+        lambda mark: chr(0x2400 + ord(mark[0])) if mark[0] < " " else "\N{REPLACEMENT CHARACTER}", text
+    )
 
 
 def short(value: object, *, width: int = 40) -> str:

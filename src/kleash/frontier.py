@@ -15,6 +15,7 @@ from kleash import _checks, _files, tilt
 from kleash.envelope import SCHEMA, check_schema
 from kleash.errors import DataError, MissingFileError, OptionError
 from kleash.estimates import Estimates, Floats, Gold, Replicates
+from kleash.rows import opened
 from kleash.worlds import World
 
 if TYPE_CHECKING:
@@ -199,14 +200,15 @@ class Frontier:
                 import polars as pl
 
                 content = json.loads(pl.read_parquet_metadata(path)["kleash"])
-                content["rows"] = pl.read_parquet(path).to_dicts()
+                with opened(path) as source:
+                    content["rows"] = [row for _, row in source.rows()]
             return cls.from_dict(content)
         except FileNotFoundError as error:
             raise MissingFileError(f"{path}: no such file") from error
         except OSError as error:
             raise DataError(f"cannot be read: {error.strerror or error}", path=path) from error
         except DataError as error:
-            raise DataError(str(error), path=path) from error
+            raise DataError(str(error).removeprefix(f"{path}: "), path=path) from error
         except Exception as error:  # any other failure means that the content is not what save() writes
             raise DataError("is not a frontier written by kleash", path=path) from error
 

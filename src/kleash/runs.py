@@ -99,9 +99,12 @@ class Run:
         rows = []
         for number, line in enumerate(_read(path).splitlines(), start=1):
             try:
-                rows.append(json.loads(line))
-            except ValueError as error:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
                 raise DataError(f"is not a line of metrics ({error})", path=path, line=number) from error
+            if not isinstance(row, dict):
+                raise DataError("is not a line of metrics, which are JSON objects", path=path, line=number)
+            rows.append(row)
         return rows
 
     def append_metrics(self, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -273,7 +276,7 @@ def read_run(path: str | Path) -> Run:
         return Run(path=path, kind=record["kind"], config=record["config"], state=state, record=record)
     except DataError as error:
         raise DataError(str(error), path=path / _RECORD) from error
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise DataError("is not a record of a run written by kleash", path=path / _RECORD) from error
 
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from kleash._checks import printable
 from kleash.frontier import Estimates, Frontier, Gold
 from kleash.window import Verdict, VerdictKind
 
-__all__ = ["cell_texts", "frontier_table", "page", "to_text", "verdict_text"]
+__all__ = ["Printable", "cell_texts", "frontier_table", "page", "to_text", "verdict_text"]
 
 WIDTH = 80
 """Columns that everything has to fit."""
@@ -221,10 +223,24 @@ def verdict_text(verdict: Verdict) -> Text:
 def to_text(renderable: object, *, width: int = WIDTH) -> str:
     """What would be printed, as plain text of at most ``width`` columns, without a line break at the end."""
     file = io.StringIO()
-    console = Console(file=file, width=width, color_system=None, force_terminal=False, legacy_windows=False)
-    with_marks = console.render_lines(renderable, pad=False)  # type: ignore[arg-type]
+    console = Console(
+        file=file, width=width, color_system=None, force_terminal=False, legacy_windows=False, markup=False, emoji=False
+    )
+    with_marks = console.render_lines(Printable(renderable), pad=False)
     lines = ["".join(segment.text for segment in line).rstrip() for line in with_marks]
     return "\n".join(lines)
+
+
+class Printable:
+    """Anything that rich prints, none of whose characters steer the terminal."""
+
+    def __init__(self, renderable: object) -> None:
+        self.renderable = renderable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        """Its pieces, with what is not printable shown as a sign."""
+        for segment in console.render(self.renderable, options):  # type: ignore[arg-type]
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
 
 def _marks(frontier: Frontier, verdict: Verdict | None) -> dict[int, str]:

@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 import click
 
+from kleash._checks import printable
+
 __all__ = ["Format", "debug_option", "emit", "format_option", "note", "progress", "setting_option", "settings_of"]
 
 Format = Literal["table", "json", "csv"]
@@ -80,7 +82,7 @@ def emit(
     if out is not None:
         _files.write_atomic(out, text)
     else:
-        sys.stdout.write(text)
+        sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
 
 
 def settings_of(given: Sequence[str]) -> dict[str, str]:
@@ -98,7 +100,7 @@ def settings_of(given: Sequence[str]) -> dict[str, str]:
 
 def note(text: str) -> None:
     """A line for the person at the terminal, on stderr."""
-    click.echo(f"kleash: {text}", err=True)
+    click.echo(f"kleash: {printable(text)}", err=True)
 
 
 @contextlib.contextmanager
@@ -123,12 +125,12 @@ def progress(label: str) -> Iterator[Callable[[int, int], None] | None]:
 def _print(show: object) -> None:
     from rich.console import Console
 
-    from kleash.terminal import to_text
+    from kleash.terminal import Printable, to_text
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     unicode = console.encoding.startswith("utf")
     if console.is_terminal and unicode:
-        console.print(show, width=min(console.width, _WIDTH))
+        console.print(Printable(show), width=min(console.width, _WIDTH))
         return
     text = to_text(show) + "\n"
     sys.stdout.write(text if unicode else text.translate(_ASCII).encode("ascii", "replace").decode("ascii"))

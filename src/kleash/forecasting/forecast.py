@@ -32,6 +32,7 @@ __all__ = ["Objective", "PromptsAre", "forecast"]
 Floats = NDArray[np.float64]
 Objective = Literal["tilt", "group-standardised"]
 
+_LARGEST = 1e100
 _ANSWERS_PER_BETA = 2
 
 
@@ -118,6 +119,7 @@ def forecast(
     _checks.choice(objective, get_args(Objective), name="objective")
     _checks.choice(prompts, get_args(PromptsAre), name="prompts")
     seed = _checks.integer(seed, name="seed", at_least=0)
+    _must_have_squares(samples)
     betas = _betas(samples, beta, objective)
     labels = Labels.of(samples)
     _check_limits(samples, reward_max, gold_min, tolerance)
@@ -229,6 +231,15 @@ def _betas(samples: Samples, beta: ArrayLike | None, objective: Objective) -> Fl
     _checks.number(array[0], name="beta", above=0.0)
     _checks.number(array[0], name="beta", at_least=float(np.finfo(float).tiny))  # below it 1 / beta is no number
     return array
+
+
+def _must_have_squares(samples: Samples) -> None:
+    """Scores of a size that the sums of their squares are numbers too."""
+    for name, values in (("reward", samples.reward), ("gold", samples.gold)):
+        largest = 0.0 if values is None else float(np.nanmax(np.abs(values), initial=0.0))
+        if largest > _LARGEST:
+            expected, fix = f"scores of at most {_LARGEST:g}", "drop the answer or score it again"
+            raise DataError(_checks.message(name, expected=expected, got=f"{largest:g}", fix=fix))
 
 
 def _check_limits(samples: Samples, reward_max: float | None, gold_min: float | None, tolerance: float | None) -> None:

@@ -27,7 +27,7 @@ def _rollouts(path: Path, wanted: Sequence[str]) -> Any:
         return None
     try:
         schema = pl.read_parquet_schema(path)
-        frame = pl.read_parquet(path, columns=[name for name in ("step", *wanted) if name in schema])
+        frame = pl.read_parquet(path, glob=False, columns=[name for name in ("step", *wanted) if name in schema])
     except Exception as error:  # polars has no common ancestor for what can be wrong with a file
         raise DataError("is not a table of answers", path=path) from error
     if not {"beta", "reward"} <= set(schema):

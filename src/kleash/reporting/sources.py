@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kleash import _files
 from kleash._checks import message
-from kleash.errors import DataError, KleashError, MissingFileError, OptionError
+from kleash.errors import DataError, KleashError, OptionError
 from kleash.frontier import Frontier
 from kleash.reporting.facts import given
 from kleash.reporting.readers import KINDS, ReportSource, from_content, from_frontier, from_run
@@ -109,8 +109,7 @@ def _read(path: Path, name: str) -> ReportSource:
         return _from_text(sys.stdin.read(), path=path, name=name)
     if path.is_dir():
         return from_run(read_run(path), name=name)
-    if not path.exists():
-        raise MissingFileError(message(f"{path}", expected=KINDS, got="nothing there"))
+    _files.must_be_file(path, expected=KINDS)
     digest = _files.sha256(path)
     if path.suffix == ".parquet":
         source = from_frontier(Frontier.load(path), name=name)

@@ -26,8 +26,13 @@ def _batches(source: Source, columns: Sequence[str], size: int = 4 * ROWS) -> It
     import polars as pl
 
     with _readable(source):
-        frame = pl.scan_parquet(source.plain, glob=False, hive_partitioning=False).select(columns)
-        yield from frame.collect_batches(chunk_size=size)
+        frame = pl.scan_parquet(source.plain, glob=False, hive_partitioning=False)
+        rows, there = 0, int(frame.select(pl.len()).collect().item())
+        for batch in frame.select(columns).collect_batches(chunk_size=size):
+            rows += batch.height
+            yield batch
+        if rows < there:  # a thread of the reader can die without a word
+            raise OSError(f"{rows} of {there} rows came")
 
 
 def _chunks(source: Source, columns: Sequence[str] | None) -> Iterator[Chunk]:

@@ -1,0 +1,149 @@
+"""Whole kinds of hostile input, through every command that reads files: one line and exit 2, or shown without harm."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+
+import polars as pl
+import pytest
+
+from kleash.cli import cli
+from kleash.errors import DataError
+from kleash.rows import _csv, _source, opened
+
+COMMANDS = ("forecast", "check", "report", "sweep")
+STEERING = "\x1b[31mRED\x1b]0;pwn\x07\x9b\u202e"
+
+
+class Done:
+    """What a command left behind, on the file descriptors themselves."""
+
+    def __init__(self, code, captured):
+        self.returncode, self.stdout, self.stderr = code, captured.out.encode(), captured.err.encode()
+
+
+@pytest.fixture
+def run(capfd):
+    def run(*arguments):
+        with pytest.raises(SystemExit) as left:
+            cli.main([str(argument) for argument in arguments])
+        return Done(left.value.code, capfd.readouterr())
+
+    return run
+
+
+def refused(done, *words):
+    """One line on stderr, which blames the input and not kleash."""
+    said = done.stderr.decode()
+    assert (done.returncode, done.stdout) == (2, b""), said
+    assert said.count("\n") == 1, said
+    assert said.startswith("kleash: ")
+    assert "fault of kleash" not in said
+    assert len(said) < 1_000
+    for word in words:
+        assert word in said, said
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_pipes_and_devices_are_not_opened(run, tmp_path, command):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", "/dev/zero"):
+        refused(run(command, path), "a pipe or device")
+
+
+def test_a_stream_without_end_or_sense_is_left_at_its_beginning():
+    with open("/dev/zero", "rb") as zero:
+        command = [sys.executable, "-c", "from kleash.cli import main; main()", "forecast", "-"]
+        done = subprocess.run(command, stdin=zero, capture_output=True, timeout=60, check=False)
+    refused(done, "stdin", "binary data")
+
+
+def test_letters_of_patterns_in_a_name_are_letters(run, tmp_path):
+    rows = "prompt,reward\na,1\na,2\n"
+    for name in ("s[1].csv", "s1.csv", "s*.csv"):
+        (tmp_path / name).write_text(rows if name == "s[1].csv" else rows + "b,1\nb,9\n")
+    done = json.loads(run("forecast", tmp_path / "s[1].csv", "--format", "json").stdout)
+    assert [(item["path"], item["rows"]) for item in done["inputs"]] == [(str(tmp_path / "s[1].csv"), 2)]
+    frame = pl.DataFrame({"logp": [[-1.0]], "ref_logp": [[-1.0]]})
+    for name, times in (("d[1].parquet", 1), ("d1.parquet", 3), ("d*.parquet", 5)):
+        pl.concat([frame] * times).write_parquet(tmp_path / name)
+    for name, times in (("d[1].parquet", 1), ("d*.parquet", 5)):
+        found = json.loads(run("check", tmp_path / name, "--format", "json").stdout)
+        assert [item["rows"] for item in found["inputs"]] == [times]
+
+
+@pytest.mark.parametrize("command", ["forecast", "check"])
+@pytest.mark.parametrize("start", ['{"prompt": "', '{"logp": [-1.0], "ref_logp": [', "prompt,reward\na,"])
+def test_a_line_without_end_is_left(run, tmp_path, monkeypatch, command, start):
+    for module in (_source, _csv):
+        monkeypatch.setattr(module, "LONGEST", 1 << 16)
+    monkeypatch.setattr(_source, "_BLOCK", 1 << 15)
+    path = tmp_path / ("s.csv" if start[0] == "p" else "s.jsonl")
+    path.write_text(start + "1," * (1 << 18))
+    refused(run(command, path))
+
+
+def test_an_archive_that_unpacks_without_end_is_left(tmp_path, monkeypatch):
+    monkeypatch.setattr(_source, "_ROOM", 1 << 22)
+    path = tmp_path / "bomb.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"prompt": "a", "reward": 1}\n' * (1 << 19), 9))
+    with pytest.raises(DataError, match="unpacks to more than 200 times its size"), opened(path) as source:
+        for _ in source.chunks():
+            pass
+
+
+def test_a_reader_that_dies_says_so_in_one_line(run, tmp_path):
+    path = tmp_path / "s.parquet"
+    pl.DataFrame({"logp": [[-1.0, -2.0]] * 900, "ref_logp": [[-1.0, -2.0]] * 900}).write_parquet(path)
+    whole = path.read_bytes()
+    for at in range(40, 600, 80):
+        path.write_bytes(whole[:at] + bytes(byte ^ 0x55 for byte in whole[at : at + 8]) + whole[at + 8 :])
+        done = run("check", path)
+        if done.returncode == 2:
+            refused(done)
+        assert b"panicked" not in done.stderr
+
+
+@pytest.mark.parametrize("scale", ["1e200", "1" + "0" * 400])
+def test_numbers_beyond_the_range_of_floats(run, tmp_path, scale):
+    path = tmp_path / "s.jsonl"
+    path.write_text("".join(f'{{"prompt": "a", "reward": {value}}}\n' for value in (scale, "1", "2", "-1")))
+    refused(run("forecast", path), "reward")
+
+
+def test_text_of_a_file_neither_steers_the_terminal_nor_is_markup(run, tmp_path):
+    name = f"rewards/[/x]{STEERING}"
+    log = tmp_path / "log.jsonl"
+    log.write_text(
+        "".join(json.dumps({"step": i, "reward": 1, "kl": 0.1, "loss": 0.1, name: i}) + "\n" for i in range(3))
+    )
+    samples = tmp_path / "s.csv"
+    samples.write_text("".join(["prompt,reward,answer\n", *(f"a,{i},[red]x[/red]{STEERING}\n" for i in range(9))]))
+    done = run("forecast", samples, "--format", "json", "--out", tmp_path / "f.json")
+    assert done.returncode == 0, done.stderr
+    for found in (run("check", log), run("forecast", samples), run("report", tmp_path / "f.json")):
+        shown = (found.stdout + found.stderr).decode()
+        assert "fault of kleash" not in shown
+        assert not set(shown) & set("\x1b\x07\x9b\u202e")
+    assert "[/x]␛[31mRED" in run("check", log).stdout.decode()
+
+
+def test_a_broken_run_folder_is_one_line_that_names_the_file(run, tmp_path):
+    (tmp_path / "c.toml").write_text("steps = 5\nbeta = [1, 15]\n")
+    assert run("sweep", tmp_path / "c.toml", "--out", tmp_path / "run").returncode == 0
+    for name, content in {
+        "run.json": ["{", "[]", '{"kind": "sweep"}', "[" * 100_000],
+        "frontier.parquet": ["", "PAR1"],
+        "metrics.jsonl": ["{", "[1]\n"],
+        "optimum.json": ["{", "3", "{}"],
+    }.items():
+        path = tmp_path / "run" / name
+        before = path.read_bytes()
+        for text in content:
+            path.write_text(text)
+            done = run("report", tmp_path / "run")
+            if done.returncode != 0:
+                refused(done, name)
+        path.write_bytes(before)
