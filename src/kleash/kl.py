@@ -88,14 +88,10 @@ class KLSpec:
     placement: Where = "unknown"
 
     def __post_init__(self) -> None:
-        for name, allowed in (
-            ("estimator", (*ESTIMATORS, "full")),
-            ("direction", get_args(Direction)),
-            ("unit", get_args(Unit)),
-            ("sampler", get_args(Sampler)),
-            ("placement", get_args(Where)),
-        ):
-            _checks.choice(getattr(self, name), allowed, name=name)
+        _checks.choice(self.estimator, (*ESTIMATORS, "full"), name="estimator")
+        kinds = {"direction": Direction, "unit": Unit, "sampler": Sampler, "placement": Where}
+        for name, kind in kinds.items():
+            _checks.choice(getattr(self, name), get_args(kind), name=name)
         if self.clamp is not None:
             _limits(self.clamp)
 
@@ -360,14 +356,12 @@ def estimate(logp: ArrayLike, ref_logp: ArrayLike, mask: ArrayLike, *, spec: KLS
     logp, ref_logp, mask
         Shape (N, T): log-probability of each sampled token under policy and reference, and which tokens count.
     spec
-        Its estimator must be one of `ESTIMATORS`, its direction policy||reference: samples of the policy give no other.
-        With sampler ``behavior`` the number is what those tokens give, and no estimate of the policy's KL; samples of
-        the reference give none at all and are refused.
+        One of `ESTIMATORS`, policy||reference: samples of the policy give no other direction. With sampler
+        ``behavior`` the number is what those tokens give, no estimate of the policy's KL; ``reference`` is refused.
 
     Returns
     -------
     KLEstimate
-        In the unit of ``spec``.
 
     Raises
     ------
@@ -381,9 +375,8 @@ def estimate(logp: ArrayLike, ref_logp: ArrayLike, mask: ArrayLike, *, spec: KLS
     0.5
     """
     if spec.estimator == "full" or spec.direction != "policy||reference":
-        raise OptionError(
-            _checks.message("spec", expected="k1, k2, k3 or abs of policy||reference", got=str(spec), fix="use full_kl")
-        )
+        expected = "k1, k2, k3 or abs of policy||reference"
+        raise OptionError(_checks.message("spec", expected=expected, got=str(spec), fix="use full_kl"))
     if spec.sampler not in ("policy", "behavior", "unknown"):
         expected = "tokens that the policy drew (sampler policy, or behavior where it was an older one)"
         raise OptionError(_checks.message("spec", expected=expected, got=spec.sampler, fix="sample from the policy"))

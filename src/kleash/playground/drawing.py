@@ -10,11 +10,12 @@ import math
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from kleash.playground import shapes
 from kleash.playground.kitchen import HIGHEST, LINE, LOWEST, MARGIN, Reading, beta_words, position
-from kleash.reporting.palette import COLOURS, FONT
+from kleash.reporting.palette import COLOURS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     import numpy as np
     from numpy.typing import NDArray
@@ -60,54 +61,6 @@ def svg(inside: str, *, part: str, label: str) -> str:
 # --------------------------------------------------------------------------------------------------- small pieces
 
 
-def _text(
-    x: float,
-    y: float,
-    words: str,
-    *,
-    colour: str = "muted",
-    size: float = 13,
-    anchor: str = "middle",
-    bold: bool = False,
-    key: str = "",
-) -> str:
-    weight = ' font-weight="bold"' if bold else ""
-    name = f' data-part="{key}"' if key else ""
-    return (
-        f'<text x="{x:.2f}" y="{y:.2f}" fill="{COLOURS[colour]}" font-family="{FONT}" font-size="{size:g}" '
-        f'text-anchor="{anchor}"{weight}{name}>{escape(words)}</text>'
-    )
-
-
-def _path(
-    d: str,
-    *,
-    fill: str = "none",
-    stroke: str = "none",
-    width: float = 1,
-    dash: str = "",
-    key: str = "",
-    extra: str = "",
-) -> str:
-    paint = f'fill="{COLOURS.get(fill, fill)}" stroke="{COLOURS.get(stroke, stroke)}"'
-    paint += f' stroke-width="{width:g}"' if stroke != "none" else ""
-    paint += f' stroke-dasharray="{dash}"' if dash else ""
-    name = f' data-part="{key}"' if key else ""
-    return f'<path d="{d}" {paint} stroke-linecap="round" stroke-linejoin="round"{name}{extra}/>'
-
-
-def _circle(x: float, y: float, r: float, *, fill: str, stroke: str = "none", width: float = 1, key: str = "") -> str:
-    paint = f'fill="{COLOURS.get(fill, fill)}" stroke="{COLOURS.get(stroke, stroke)}" stroke-width="{width:g}"'
-    name = f' data-part="{key}"' if key else ""
-    return f'<circle cx="{x:.2f}" cy="{y:.2f}" r="{r:g}" {paint}{name}/>'
-
-
-def _points(points: Sequence[tuple[float, float]]) -> str:
-    return "M" + "L".join(f"{x:.2f} {y:.2f}" for x, y in points)
-
-
-# -------------------------------------------------------------------------------------------------------- the leash
-
 _LEASH = {"near": 118.0, "far": 420.0, "post": 66.0, "ring": 88.0, "belt": 104.0, "ground": 136.0, "apart": 38.0}
 
 
@@ -120,17 +73,19 @@ def leash(now: Reading) -> str:
     x = g["near"] + (g["far"] - g["near"]) * math.sqrt(now.kl / now.loosest_kl)
     ground = g["ground"]
     house = (
-        _path(f"M18 {ground}V80L42 58L66 80V{ground}Z", fill="good", stroke="ink", width=2)
-        + _path(f"M34 {ground}V108H50V{ground}", fill="paper", stroke="ink", width=2)
-        + _text(42, 48, "the house", colour="ink")
+        shapes.path(f"M18 {ground}V80L42 58L66 80V{ground}Z", fill="good", stroke="ink", width=2)
+        + shapes.path(f"M34 {ground}V108H50V{ground}", fill="paper", stroke="ink", width=2)
+        + shapes.text(42, 48, "the house", colour="ink")
     )
     bombs = (
-        _path(f"M446 {ground}Q478 66 510 {ground}Z", fill="paper", stroke="judge", width=2)
-        + "".join(_circle(cx, cy, 1.6, fill="judge") for cx, cy in ((478, 116), (466, 126), (490, 127), (474, 104)))
-        + _text(478, 90, "salt", colour="judge")
+        shapes.path(f"M446 {ground}Q478 66 510 {ground}Z", fill="paper", stroke="judge", width=2)
+        + "".join(
+            shapes.circle(cx, cy, 1.6, fill="judge") for cx, cy in ((478, 116), (466, 126), (490, 127), (474, 104))
+        )
+        + shapes.text(478, 90, "salt", colour="judge")
     )
-    floor = _path(f"M10 {ground}H510", stroke="muted", width=2)
-    strap = _path(
+    floor = shapes.path(f"M10 {ground}H510", stroke="muted", width=2)
+    strap = shapes.path(
         f"M{g['post']:.2f} {g['ring']:.2f}Q{(g['post'] + x - 14) / 2:.2f} {g['belt'] + 18:.2f} "
         f"{x - 14:.2f} {g['belt']:.2f}",
         stroke="accent",
@@ -143,9 +98,9 @@ def leash(now: Reading) -> str:
         + floor
         + f'<g data-part="kl-ticks">{_kl_ticks(now.loosest_kl)}</g>'
         + strap
-        + _circle(g["post"], g["ring"], 4, fill="accent")
+        + shapes.circle(g["post"], g["ring"], 4, fill="accent")
         + f'<g data-part="chef" transform="translate({x:.2f} 0)">{_chef(now)}</g>'
-        + _text(268, 22, f"Leash out: KL {now.kl:.3f} nats", colour="accent", size=15, bold=True, key="kl-words")
+        + shapes.text(268, 22, f"Leash out: KL {now.kl:.3f} nats", colour="accent", size=15, bold=True, key="kl-words")
     )
 
 
@@ -157,26 +112,26 @@ def _kl_ticks(loosest: float) -> str:
             break
         x = g["near"] + (g["far"] - g["near"]) * math.sqrt(tick / loosest)
         if x - last >= g["apart"]:
-            drawn.append(_path(f"M{x:.2f} {g['ground']:.2f}v6", stroke="muted", width=2))
-            drawn.append(_text(x, g["ground"] + 20, f"{tick:g}"))
+            drawn.append(shapes.path(f"M{x:.2f} {g['ground']:.2f}v6", stroke="muted", width=2))
+            drawn.append(shapes.text(x, g["ground"] + 20, f"{tick:g}"))
             last = x
-    return "".join(drawn) + _text(478, g["ground"] + 20, "KL, nats")
+    return "".join(drawn) + shapes.text(478, g["ground"] + 20, "KL, nats")
 
 
 def _chef(now: Reading) -> str:
     share = now.reward / (float(now.levels.max()) * now.love)
     return (
-        _path("M-8 112V135M8 112V135", stroke="ink", width=6)
-        + _path("M-14 84Q0 76 14 84L16 114H-16Z", fill="paper", stroke="ink", width=2)
-        + _path("M-15.5 104H15.5", stroke="accent", width=5)
-        + _circle(0, 66, 12, fill="paper", stroke="ink", width=2)
-        + _path("M-11 58H11V48Q18 40 9 36Q0 28 -9 36Q-18 40 -11 48Z", fill="paper", stroke="ink", width=2)
-        + _circle(-4, 65, 1.6, fill="ink")
-        + _circle(5, 65, 1.6, fill="ink")
-        + _path("M-4 71Q1 74 6 71", stroke="ink", width=1.6)
-        + _path("M13 88Q22 92 26 98", stroke="ink", width=5)
-        + _path(_pile(share), fill="paper", stroke="judge", width=2, key="pile")
-        + _path("M18 99H46Q42 106 32 106Q22 106 18 99Z", fill="paper", stroke="ink", width=2)
+        shapes.path("M-8 112V135M8 112V135", stroke="ink", width=6)
+        + shapes.path("M-14 84Q0 76 14 84L16 114H-16Z", fill="paper", stroke="ink", width=2)
+        + shapes.path("M-15.5 104H15.5", stroke="accent", width=5)
+        + shapes.circle(0, 66, 12, fill="paper", stroke="ink", width=2)
+        + shapes.path("M-11 58H11V48Q18 40 9 36Q0 28 -9 36Q-18 40 -11 48Z", fill="paper", stroke="ink", width=2)
+        + shapes.circle(-4, 65, 1.6, fill="ink")
+        + shapes.circle(5, 65, 1.6, fill="ink")
+        + shapes.path("M-4 71Q1 74 6 71", stroke="ink", width=1.6)
+        + shapes.path("M13 88Q22 92 26 98", stroke="ink", width=5)
+        + shapes.path(_pile(share), fill="paper", stroke="judge", width=2, key="pile")
+        + shapes.path("M18 99H46Q42 106 32 106Q22 106 18 99Z", fill="paper", stroke="ink", width=2)
     )
 
 
@@ -196,21 +151,21 @@ def _on_circle(cx: float, cy: float, r: float, degrees: float) -> tuple[float, f
 def knob(now: Reading) -> str:
     """The dial itself: from loose (beta 0) to tight (the reference)."""
     cx, cy = 110.0, 96.0
-    parts = [_text(cx, 18, "The leash: beta", colour="ink", size=15, bold=True)]
+    parts = [shapes.text(cx, 18, "The leash: beta", colour="ink", size=15, bold=True)]
     for beta, words in ((0.0, "0"), (1.0, "1"), (10.0, "10"), (100.0, "100"), (1000.0, "1000"), (math.inf, "house")):
         degrees = -135 + 270 * position(beta)
         (x1, y1), (x2, y2), (x3, y3) = (_on_circle(cx, cy, r, degrees) for r in (48, 54, 68))
-        parts.append(_path(f"M{x1:.2f} {y1:.2f}L{x2:.2f} {y2:.2f}", stroke="muted", width=2))
+        parts.append(shapes.path(f"M{x1:.2f} {y1:.2f}L{x2:.2f} {y2:.2f}", stroke="muted", width=2))
         anchor = "end" if x3 < cx - 20 else "start" if x3 > cx + 20 else "middle"
         nearer = 8 if anchor == "end" else -8 if anchor == "start" else 0
-        parts.append(_text(x3 + nearer, y3 + 5, words, anchor=anchor))
-    parts.append(_circle(cx, cy, 44, fill="paper", stroke="accent", width=5))
+        parts.append(shapes.text(x3 + nearer, y3 + 5, words, anchor=anchor))
+    parts.append(shapes.circle(cx, cy, 44, fill="paper", stroke="accent", width=5))
     parts.append(
         f'<g data-part="pointer" transform="rotate({-135 + 270 * position(now.beta):.2f} {cx:g} {cy:g})">'
-        + _path(f"M{cx} {cy - 16}V{cy - 36}", stroke="accent", width=7)
+        + shapes.path(f"M{cx} {cy - 16}V{cy - 36}", stroke="accent", width=7)
         + "</g>"
     )
-    parts.append(_text(cx, 170, beta_words(now.beta), colour="accent", size=19, bold=True, key="beta-words"))
+    parts.append(shapes.text(cx, 170, beta_words(now.beta), colour="accent", size=19, bold=True, key="beta-words"))
     return "".join(parts)
 
 
@@ -222,23 +177,25 @@ def gauge(now: Reading, which: str) -> str:
     cx, cy = 110.0, 122.0
     marked = f"{top:.3g}" if judge else f"{top:g}"
     parts = [
-        _text(cx, 18, "Judge's score" if judge else "True quality", colour="ink", size=15, bold=True),
-        _path(f"M{cx - 80} {cy}A80 80 0 0 1 {cx + 80} {cy}", stroke="grid", width=16),
-        _text(cx - 80, cy + 24, "0"),
-        _text(cx + 80, cy + 24, marked, key="top-words"),
+        shapes.text(cx, 18, "Judge's score" if judge else "True quality", colour="ink", size=15, bold=True),
+        shapes.path(f"M{cx - 80} {cy}A80 80 0 0 1 {cx + 80} {cy}", stroke="grid", width=16),
+        shapes.text(cx - 80, cy + 24, "0"),
+        shapes.text(cx + 80, cy + 24, marked, key="top-words"),
         f'<g data-part="house-mark" transform="rotate({-90 + 180 * house / top:.2f} {cx:g} {cy:g})">'
-        + _path(f"M{cx} {cy - 90}V{cy - 68}", stroke="muted", width=3)
+        + shapes.path(f"M{cx} {cy - 90}V{cy - 68}", stroke="muted", width=3)
         + "</g>",
         f'<g data-part="needle" transform="rotate({-90 + 180 * value / top:.2f} {cx:g} {cy:g})">'
-        + _path(f"M{cx - 4} {cy - 20}L{cx} {cy - 84}L{cx + 4} {cy - 20}Z", fill=which, stroke=which, width=2)
+        + shapes.path(f"M{cx - 4} {cy - 20}L{cx} {cy - 84}L{cx + 4} {cy - 20}Z", fill=which, stroke=which, width=2)
         + "</g>",
-        _circle(cx, cy, 22, fill="paper", stroke=which, width=3),
-        _circle(cx - 7, cy - 5, 2.2, fill="ink"),
-        _circle(cx + 7, cy - 5, 2.2, fill="ink"),
-        _path(
+        shapes.circle(cx, cy, 22, fill="paper", stroke=which, width=3),
+        shapes.circle(cx - 7, cy - 5, 2.2, fill="ink"),
+        shapes.circle(cx + 7, cy - 5, 2.2, fill="ink"),
+        shapes.path(
             _mouth(value / top if judge else value / now.reference_gold / 1.15), stroke="ink", width=2.4, key="mouth"
         ),
-        _text(cx, 170, f"{value:.2f}" if judge else f"{value:.3f}", colour=which, size=19, bold=True, key="value"),
+        shapes.text(
+            cx, 170, f"{value:.2f}" if judge else f"{value:.3f}", colour=which, size=19, bold=True, key="value"
+        ),
     ]
     return "".join(parts)
 
@@ -262,23 +219,23 @@ def salt(now: Reading) -> str:
         (_salt_x(i), g["bottom"] - (g["bottom"] - g["top"]) * v / _TOP_QUALITY) for i, v in _numbered(now.level_gold)
     ]
     parts = [
-        _path(
-            _points([(liked[0][0], g["bottom"]), *liked, (liked[-1][0], g["bottom"])]) + "Z",
+        shapes.path(
+            shapes.points([(liked[0][0], g["bottom"]), *liked, (liked[-1][0], g["bottom"])]) + "Z",
             fill="good",
         ),
-        _text(210, 18, "How salty are the dishes?", colour="ink", size=15, bold=True),
-        _text(_salt_x(16), g["top"] + 44, "what the guests like", colour="ink", anchor="start", size=12),
-        _path(_bars(heights["chef-bars"], roof), fill="judge", key="chef-bars"),
-        _path(_steps(heights["house-line"], roof), stroke="ink", width=1.6, key="house-line"),
-        _path(f"M{g['left']} {g['bottom']}H{g['right']}", stroke="muted", width=1.5),
+        shapes.text(210, 18, "How salty are the dishes?", colour="ink", size=15, bold=True),
+        shapes.text(_salt_x(16), g["top"] + 44, "what the guests like", colour="ink", anchor="start", size=12),
+        shapes.path(_bars(heights["chef-bars"], roof), fill="judge", key="chef-bars"),
+        shapes.path(_steps(heights["house-line"], roof), stroke="ink", width=1.6, key="house-line"),
+        shapes.path(f"M{g['left']} {g['bottom']}H{g['right']}", stroke="muted", width=1.5),
     ]
     for share, key in ((1.0, "roof"), (0.5, "half-roof")):
         y = g["bottom"] - (g["bottom"] - g["top"]) * share
-        parts.append(_text(g["left"] - 4, y + 5, f"{roof * share:.3g}", anchor="end", size=12, key=key))
+        parts.append(shapes.text(g["left"] - 4, y + 5, f"{roof * share:.3g}", anchor="end", size=12, key=key))
     step = float(now.levels[1])
-    parts += [_text(_salt_x(level / step), g["bottom"] + 17, f"{level}", size=12) for level in (0, 10, 20, 30)]
-    parts.append(_text(210, g["bottom"] + 34, "salt in a dish (bars: the chef, line: the house)", size=12))
-    parts.append(_text(210, g["bottom"] + 50, "height: share of the dishes", size=12))
+    parts += [shapes.text(_salt_x(level / step), g["bottom"] + 17, f"{level}", size=12) for level in (0, 10, 20, 30)]
+    parts.append(shapes.text(210, g["bottom"] + 34, "salt in a dish (bars: the chef, line: the house)", size=12))
+    parts.append(shapes.text(210, g["bottom"] + 50, "height: share of the dishes", size=12))
     return "".join(parts)
 
 
@@ -329,7 +286,7 @@ _CURVES = {
 def curves(now: Reading) -> str:
     """Judge's score and true quality along the whole dial, the useful range shaded, and where the dial stands."""
     g: Any = _CURVES
-    parts = [_text(210, 18, "Along the whole dial", colour="ink", size=15, bold=True)]
+    parts = [shapes.text(210, 18, "Along the whole dial", colour="ink", size=15, bold=True)]
     low, high = _shaded(now.verdict)
     parts.append(
         f'<rect data-part="range" x="{low:.2f}" y="{g["judge"][0]:.2f}" width="{high - low:.2f}" '
@@ -337,22 +294,26 @@ def curves(now: Reading) -> str:
     )
     for beta, words in ((0.0, "0"), (1.0, ""), (10.0, "10"), (100.0, ""), (1e3, "1000"), (math.inf, "house")):
         x = _dial_x(beta)
-        parts.append(_path(f"M{x:.2f} {g['judge'][0]}V{g['quality'][1]}", stroke="grid", width=1))
-        parts.append(_text(x, g["quality"][1] + 17, words or f"{beta:g}", size=12))
-    parts.append(_text(210, g["quality"][1] + 36, "loose   \N{LEFTWARDS ARROW}   beta   \N{RIGHTWARDS ARROW}   tight"))
+        parts.append(shapes.path(f"M{x:.2f} {g['judge'][0]}V{g['quality'][1]}", stroke="grid", width=1))
+        parts.append(shapes.text(x, g["quality"][1] + 17, words or f"{beta:g}", size=12))
+    parts.append(
+        shapes.text(210, g["quality"][1] + 36, "loose   \N{LEFTWARDS ARROW}   beta   \N{RIGHTWARDS ARROW}   tight")
+    )
     x = _dial_x(now.beta)
-    parts.append(_path(f"M{x:.2f} {g['judge'][0]}V{g['quality'][1]}", stroke="accent", width=2, key="here"))
+    parts.append(shapes.path(f"M{x:.2f} {g['judge'][0]}V{g['quality'][1]}", stroke="accent", width=2, key="here"))
     for which, words in (("judge", "Judge's score"), ("quality", "True quality")):
         line, value, house, top = _curve(now, which)
         upper, lower = g[which]
-        parts.append(_path(f"M{g['left']} {lower}H{g['right']}", stroke="muted", width=1.5))
+        parts.append(shapes.path(f"M{g['left']} {lower}H{g['right']}", stroke="muted", width=1.5))
         y = lower - (lower - upper) * house / top
         parts.append(
-            _path(f"M{g['left']} {y:.2f}H{g['right']}", stroke="muted", width=1.5, dash="4 4", key=f"{which}-house")
+            shapes.path(
+                f"M{g['left']} {y:.2f}H{g['right']}", stroke="muted", width=1.5, dash="4 4", key=f"{which}-house"
+            )
         )
         parts.append(
-            _path(
-                _points(
+            shapes.path(
+                shapes.points(
                     [
                         (g["left"] + p * (g["right"] - g["left"]), lower - (lower - upper) * v / top)
                         for p, v in zip(LINE, line.tolist(), strict=True)
@@ -364,11 +325,11 @@ def curves(now: Reading) -> str:
             )
         )
         y = lower - (lower - upper) * value / top
-        parts.append(_circle(x, y, 6, fill=which, stroke="paper", width=2, key=f"{which}-dot"))
-        parts.append(_text(g["left"] - 4, upper + 8, f"{top:.3g}", anchor="end", size=12, key=f"{which}-top"))
-        parts.append(_text(g["left"] - 4, lower + 4, "0", anchor="end", size=12))
+        parts.append(shapes.circle(x, y, 6, fill=which, stroke="paper", width=2, key=f"{which}-dot"))
+        parts.append(shapes.text(g["left"] - 4, upper + 8, f"{top:.3g}", anchor="end", size=12, key=f"{which}-top"))
+        parts.append(shapes.text(g["left"] - 4, lower + 4, "0", anchor="end", size=12))
         parts.append(
-            _text(
+            shapes.text(
                 g["right"] if which == "judge" else g["left"] + 4,
                 upper + 12,
                 words,
@@ -377,7 +338,7 @@ def curves(now: Reading) -> str:
                 bold=True,
             )
         )
-    parts.append(_path("M0 0l-6 11h12Z", fill="ink", key="guess", extra=' visibility="hidden"'))
+    parts.append(shapes.path("M0 0l-6 11h12Z", fill="ink", key="guess", extra=' visibility="hidden"'))
     return "".join(parts)
 
 

@@ -9,22 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from kleash import _checks
-from kleash.envelope import envelope
 from kleash.errors import OptionError
 from kleash.trainers import TARGETS
 from kleash.trainers.penalty import Leash, Scale
 from kleash.translate._leash import leash_of
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+from kleash.translate._translation import TILT, Translation
 
 __all__ = ["MAX_SPREAD", "TILT", "Translation", "convert", "scale_of", "standardised_beta", "trainer_names"]
 
-TILT = "tilt"
 MAX_SPREAD = 0.1
 """SD of the prompts' reward SDs over their mean up to which one SD stands for all: each prompt's own beta is then
 within 10 % of the one translated for two prompts in three, which is also what a trained run is held to."""
@@ -37,65 +32,6 @@ _OTHERS = (
     "rewards are divided by the SD of the group's other answers, whose inverse is ruled by groups that score alike by "
     "chance: no number follows from the SD; switch the scaling or the leave-one-out baseline off"
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Translation:
-    """A coefficient in another tongue.
-
-    ``source`` and ``target`` are ``tilt`` or a trainer; ``parameter`` is the option to set and ``value`` what to set
-    it to, None where there is no translation and ``refused`` says why. ``exact``: the root of the trainer's expected
-    update is the tilt, if what it ``assumes`` holds; otherwise near it.
-    """
-
-    source: str
-    target: str
-    beta: float
-    parameter: str
-    value: float | None
-    exact: bool
-    assumes: tuple[str, ...]
-    refused: str | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready plain data with the keys of ``kleash convert --format json``."""
-        return {
-            **envelope("convert"),
-            "from": self.source,
-            "to": self.target,
-            "beta": self.beta,
-            "parameter": self.parameter,
-            "value": self.value,
-            "exact": self.exact,
-            "assumes": list(self.assumes),
-            "refused": self.refused,
-        }
-
-    def rows(self) -> list[dict[str, Any]]:
-        """One row, for CSV."""
-        row = {key: value for key, value in self.to_dict().items() if key not in envelope("convert")}
-        return [{"seed": None, "inputs": None, **row, "assumes": "; ".join(self.assumes)}]
-
-    def __rich__(self) -> RenderableType:
-        from rich.text import Text
-
-        text = Text()
-        if self.refused is not None:
-            text.append("No translation", style="bold red")
-            return text.append(f" of {self.beta:g} from {self.source} to {self.target}.\n{self.refused}.")
-        assert self.value is not None
-        named = self.parameter if self.target != TILT else "beta of the tilt"
-        text.append(f"{named} = {self.value:.6g}", style="bold")
-        text.append(f"  in {self.target}" if self.target != TILT else f"  for {self.source} at {self.beta:g}")
-        text.append(", exactly, if:" if self.exact else ", approximately, if:")
-        for line in self.assumes:
-            text.append(f"\n- {line}")
-        return text
-
-    def __str__(self) -> str:
-        from kleash.terminal import to_text
-
-        return to_text(self)
 
 
 def trainer_names() -> list[str]:
