@@ -11,8 +11,8 @@ pytest.importorskip("openai")
 from stub_server import LOG_P, serving
 
 from kleash.errors import DataError, KleashError, OptionError
+from kleash.sampling.model import Server
 from kleash.sampling.run import sample
-from kleash.sampling.sources import Server
 from kleash.sampling.verify import Calibration
 
 PROMPTS = [f"cook {i}" for i in range(5)]

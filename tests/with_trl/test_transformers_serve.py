@@ -17,8 +17,8 @@ for _package in ("openai", "fastapi", "uvicorn"):
 sys.path.insert(0, str(Path(__file__).parents[1] / "sampling"))
 from pantry import PROMPTS, save_model  # noqa: E402
 
+from kleash.sampling.model import Server  # noqa: E402
 from kleash.sampling.run import sample  # noqa: E402
-from kleash.sampling.sources import Server  # noqa: E402
 
 pytestmark = pytest.mark.trl
 

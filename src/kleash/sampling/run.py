@@ -11,10 +11,11 @@ from typing import Any
 from kleash import _checks
 from kleash.errors import DataError
 from kleash.sampling.journal import Journal
+from kleash.sampling.model import Model, NotAsAskedError, Server
 from kleash.sampling.prompts import Prompt, as_prompts, read_prompts
 from kleash.sampling.result import REFERENCE, Sampled, checked_path, samples_frame, write_samples
 from kleash.sampling.scoring import Given, Scorer, load_scorers
-from kleash.sampling.sources import Model, NotAsAskedError, Server, answering
+from kleash.sampling.sources import answering
 from kleash.train.language import ModelSource
 
 __all__ = ["Progress", "sample"]

@@ -21,8 +21,8 @@ import openai
 from kleash import _checks
 from kleash.errors import KleashError
 from kleash.sampling.journal import Answer
+from kleash.sampling.model import NotAsAskedError, Server
 from kleash.sampling.prompts import Prompt
-from kleash.sampling.sources import NotAsAskedError, Server
 from kleash.sampling.verify import Calibration
 
 __all__ = ["ServerModel"]
