@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kleash.reporting.drawing import plot
     from kleash.reporting.page import report
     from kleash.samples import Samples, read_samples
+    from kleash.sampling.labels import label_sheet, merge_labels
     from kleash.sampling.result import Sampled
     from kleash.sampling.run import sample
     from kleash.tilt import best_of_n, moments, stationary_betas, tilt_policy
@@ -69,7 +70,9 @@ __all__ = [
     "k2",
     "k3",
     "kitchen",
+    "label_sheet",
     "load_world",
+    "merge_labels",
     "moments",
     "play",
     "plot",
@@ -95,6 +98,7 @@ _HOME = {
     "kleash.reporting.drawing": ("plot",),
     "kleash.reporting.page": ("report",),
     "kleash.samples": ("Samples", "read_samples"),
+    "kleash.sampling.labels": ("label_sheet", "merge_labels"),
     "kleash.sampling.result": ("Sampled",),
     "kleash.sampling.run": ("sample",),
     "kleash.tilt": ("best_of_n", "moments", "stationary_betas", "tilt_policy"),

@@ -127,3 +127,41 @@ def test_a_file_of_another_kind_is_refused_before_anything_is_drawn(kitchen, tmp
     assert done.exit_code == 2
     assert "out: expected .parquet or .jsonl, got 'samples.csv'; write to samples.parquet" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_labels_by_hand_from_the_sheet_to_the_forecast(kitchen, tmp_path):
+    out, sheet = tmp_path / "samples.parquet", tmp_path / "sheet.csv"
+    first = asked(kitchen, "-k", 12, "--max-new-tokens", 8, "-o", out)
+    done = run(*first, "--label-sheet", sheet, "--labels", 20)
+    assert done.exit_code == 0
+    assert f"20 answers to label in {sheet}" in done.stderr
+    assert done.stderr.rstrip().endswith(f"Next: kleash sample -o {out} --merge {sheet}")
+    lines = sheet.read_text().splitlines()
+    at = lines[0].split(",").index("gold")
+    assert at == 4
+    filled = [",".join([*line.rsplit(",", 2)[:1], str(len(line) % 3), line.rsplit(",", 1)[1]]) for line in lines[1:]]
+    sheet.write_text("\n".join([lines[0], *filled]) + "\n")
+    assert "20 labels in" in run("sample", "-o", out, "--merge", sheet).stderr
+    content = json.loads(run("forecast", out, "--format", "json").stdout)
+    assert (content["n_samples"], content["n_gold"]) == (48, 20)
+    before = out.read_bytes()
+    assert run(*first, "--resume").exit_code == 0  # labels by hand stay
+    assert out.read_bytes() == before
+    refused = run(*asked(kitchen, "-k", 13, "--max-new-tokens", 8, "-o", out, "--resume"))
+    assert "expected the answers that were labelled, got others" in refused.stderr
+    assert out.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("args", "match"),
+    [
+        (["-o", "s.parquet"], "Missing argument 'PROMPTS'"),
+        (["p.csv", "-o", "s.parquet"], "Missing option '--model'"),
+        (["p.csv", "--model", "m", "-o", "s.parquet"], "Missing option '--judge'"),
+        (["-o", "-", "--merge", "sheet.csv"], "expected -o FILE, got -o -"),
+    ],
+)
+def test_what_is_missing_is_named(args, match):
+    done = run("sample", *args)
+    assert done.exit_code == 2
+    assert match in done.stderr

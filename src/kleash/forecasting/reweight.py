@@ -14,6 +14,7 @@ from kleash._checks import message
 from kleash.errors import DataError
 from kleash.forecasting.blocks import blocks
 from kleash.forecasting.estimate import estimate_prompts
+from kleash.forecasting.fitted import fitted_gold
 from kleash.forecasting.intervals import Answers
 from kleash.samples import Samples
 
@@ -42,7 +43,10 @@ class Labels:
     """Gold labels made ready for averaging under any policy.
 
     Gold of a policy is ``centre + mean of marked under it``, with ``marked = (gold - centre) / probability of a
-    label`` on labelled rows and 0 elsewhere (Horvitz and Thompson 1952): the weights stay those of all rows.
+    label`` on labelled rows and 0 elsewhere (Horvitz and Thompson 1952): the weights stay those of all rows. Where the
+    probabilities are given, ``marked = fitted - centre + (gold - fitted) / probability``, the last part on labelled
+    rows: what the score tells of gold (:mod:`kleash.forecasting.fitted`) leaves less for the labels to carry, and as no
+    label has a part in its own prediction, a wrong fit costs width and no bias (Robins, Rotnitzky and Zhao 1994).
     ``known`` are the prompts it holds for.
     """
 
@@ -72,7 +76,10 @@ class Labels:
         weight = np.add.reduceat(inverse, starts)
         with_labels = m > 0
         centre = float((np.add.reduceat(gold * inverse, starts)[with_labels] / weight[with_labels]).mean())
-        marked = np.where(labelled, (gold - centre) * inverse, 0.0)
+        fitted: Floats | float = centre
+        if samples.label_probability is not None:
+            fitted = fitted_gold(samples.reward, gold, inverse, samples.offsets, centre=centre)
+        marked = fitted - centre + np.where(labelled, (gold - fitted) * inverse, 0.0)
         return cls(centre=centre, marked=marked, labelled=labelled, known=known)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from kleash import _checks, _files
 from kleash.errors import OptionError
+from kleash.rows import opened
 from kleash.sampling.journal import Journal
 from kleash.sampling.prompts import Prompt
 from kleash.sampling.scoring import Scorer
@@ -20,7 +21,7 @@ from kleash.sampling.scoring import Scorer
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["REFERENCE", "Sampled", "as_text", "checked_path", "samples_frame", "write_samples"]
+__all__ = ["REFERENCE", "Sampled", "as_text", "checked_path", "read_frame", "samples_frame", "write_samples"]
 
 REFERENCE = "reference"
 """The ``source`` of answers that the reference drew."""
@@ -141,6 +142,25 @@ def checked_path(path: Path) -> Path:
         fix = f"write to {path.with_suffix('.parquet').name}"
         raise OptionError(_checks.message("out", expected=".parquet or .jsonl", got=repr(path.name), fix=fix))
     return path
+
+
+def read_frame(path: Path) -> pl.DataFrame:
+    """Samples as they were written.
+
+    Raises
+    ------
+    MissingFileError, DataError
+        There are none, or they are another's.
+    """
+    import polars as pl
+
+    with opened(path) as source:
+        frame = pl.DataFrame([row for _, row in source.rows()], infer_schema_length=None)
+        missing = [name for name in ("prompt_id", "draw", "reward", "answer", "n_tokens") if name not in frame.columns]
+        if missing:
+            expected = f"samples of kleash sample with {', '.join(missing)}"
+            raise source.error(_checks.message("columns", expected=expected, got=", ".join(frame.columns)))
+    return frame
 
 
 def write_samples(frame: pl.DataFrame, path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from kleash import _checks
 from kleash.errors import DataError
 from kleash.sampling.journal import Journal
+from kleash.sampling.labels import labelled_before
 from kleash.sampling.model import Model, NotAsAskedError, Server
 from kleash.sampling.prompts import Prompt, as_prompts, read_prompts
 from kleash.sampling.result import REFERENCE, Sampled, checked_path, samples_frame, write_samples
@@ -109,6 +110,7 @@ def sample(
     source = REFERENCE if adapter is None else Path(adapter).resolve().name
     frame = samples_frame(read, journal, k=k, judges=judges, gold=golds[0] if golds else None, source=source)
     if path is not None:
+        frame = labelled_before(frame, path) if gold is None else frame
         write_samples(frame, path)
     return Sampled(
         frame=frame,

@@ -29,6 +29,7 @@ class Purpose(IntEnum):
     HOUSE_BATCHES = 12  # the order it is taught in
     REFERENCE = 20  # answers of the reference for the forecast, and answers shown
     SAMPLES = 21  # answers of kleash.sample
+    SHEET = 22  # which of them are labelled by hand
 
 
 def stream(seed: int, purpose: Purpose, *which: int) -> np.random.Generator:
