@@ -10,7 +10,7 @@ import pytest
 from kleash import convert
 from kleash.cli import cli
 from kleash.integrations.versions import TESTED
-from kleash.trials.cases import _KNOWN, PUZZLES, built_in, case_of, puzzle
+from kleash.trials.cases import PUZZLES, TRIALS, built_in, case_of, puzzle
 from kleash.trials.roots import Objective, root, tilt_logits
 from kleash.trials.settings import read_case
 from kleash.trials.verdicts import predict
@@ -54,7 +54,10 @@ def test_exact_translations_and_tilts_are_the_same_cases(case):
     """Of the table: what converts exactly has the tilt as its root, and what does not has another one."""
     there = puzzle(case.world)
     settings = dict(case.settings)
-    beta, size = settings.pop("beta"), settings.pop("num_generations", _KNOWN[case.trainer].get("num_generations"))
+    beta, size = (
+        settings.pop("beta"),
+        settings.pop("num_generations", TRIALS[case.trainer].settings.get("num_generations")),
+    )
     if settings.get("labels") == "larger-score":
         settings["labels"] = "hard"
     sd = {"reward_sd": 0.5, "reward_sd_spread": 0.0}  # only there to be given: standardised rewards are never exact

@@ -36,3 +36,16 @@ def test_no_room_above_names_a_trainer(room):
         found += [f"{path.name}:{line} {text[:60]!r}" for line, text in spots
                   if any(m[1].lower() not in PROSE for m in NAMED.finditer(text.replace("_", " ")))]  # fmt: skip
     assert found == []
+
+
+@pytest.mark.parametrize("room", ["trials", "integrations"])
+def test_rooms_that_run_a_trainer_take_its_names_from_its_facts(room):
+    """They import the package itself, so its own name is in them; which trainers there are is not."""
+    classes = {name for trainer in TRAINERS.values() for name in trainer.classes or ()}
+    found = []
+    for path in (SRC / room).rglob("*.py"):
+        for line, text in code_of(ast.parse(path.read_text(encoding="utf-8"))):
+            found += [f"{path.name}:{line} {text[:60]!r}"] * any(
+                name in text for name in {*TRAINERS, *classes} - {"verl"}
+            )
+    assert found == []

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kleash.kl import log_softmax
-from kleash.trials.cases import _KNOWN, Case, puzzle
+from kleash.trials.cases import TRIALS, Case, puzzle
 from kleash.trials.conformance import run_case
 from kleash.trials.roots import root
 from kleash.trials.tiny import TinyPolicy
@@ -31,7 +31,7 @@ def test_a_tiny_policy_is_set_exactly_and_moves_as_told(tmp_path: Path, world: s
 def test_defaults_are_the_trainers():
     for name, config in (("trl-grpo", trl.GRPOConfig), ("trl-rloo", trl.RLOOConfig), ("trl-dpo", trl.DPOConfig)):
         fields = config.__dataclass_fields__
-        for key, value in _KNOWN[name].items():
+        for key, value in TRIALS[name].settings.items():
             if key in fields:
                 assert fields[key].default == value, (name, key)
 

@@ -22,13 +22,14 @@ from kleash.integrations.records import answer_lines, array, cut_back, frontier_
 from kleash.integrations.scores import choose, score
 from kleash.integrations.versions import require_trl
 from kleash.runs import Run, open_run
+from kleash.trainers import TRAINERS
 
 if TYPE_CHECKING:
     from kleash.frontier import Frontier
 
 __all__ = ["KleashCallback"]
 
-_TRAINERS = ("GRPOTrainer", "RLOOTrainer", "DPOTrainer", "OnlineDPOTrainer")
+_TRAINERS = tuple(trainer.classes[1] for trainer in TRAINERS.values() if trainer.classes is not None)
 _QUANTITIES = ("reward", "gold", "kl", "length")
 _PROMPTS, _ANSWERS = "prompts.jsonl", "rollouts.jsonl"
 _ANEW = 1_000_003  # added to the seed where answers must be others than those of all measurements

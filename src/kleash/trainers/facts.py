@@ -12,6 +12,7 @@ from kleash.trainers.penalty import Penalty, Target
 
 if TYPE_CHECKING:
     from kleash.trainers.options import Option, Options, Version
+    from kleash.trainers.trial import Trial
 
 __all__ = [
     "Averages",
@@ -172,9 +173,10 @@ class Trainer:
         Decimals to which the loss was rounded before it was logged.
     mismatch, cut
         Measures of engine against trainer with the largest healthy value and its source; the share of cut answers.
-    card, command
-        The tag of its model cards; its program on a command line.
-    rival, console, tensors, first_steps
+    card, command, classes
+        The tag of its model cards; its program on a command line; the classes of its configuration and of itself, where
+        kleash runs them or runs inside them.
+    rival, console, tensors, first_steps, trial
         See there; ``console``: labels of console bullets and the keys they stand for.
     doubt
         What to say of an estimator (``{}``) in the loss that has no pull, where some releases correct its gradient; and
@@ -209,10 +211,12 @@ class Trainer:
     cut: tuple[str, ...] = ()
     card: str = ""
     command: str = ""
+    classes: tuple[str, str] | None = None
     rival: Rival | None = None
     console: Mapping[str, str] = field(default_factory=dict)
     tensors: Tensors | None = None
     first_steps: FirstSteps | None = None
+    trial: Trial | None = None
     doubt: tuple[str, str] | None = None
     history: Mapping[str, str] = field(default_factory=dict)
     note: str = ""

@@ -12,6 +12,7 @@ from kleash.trainers.columns import PER_ANSWER, PER_TOKEN, Columns, FirstSteps, 
 from kleash.trainers.facts import Averages, Change, Identity, Trainer
 from kleash.trainers.options import Option, Options
 from kleash.trainers.penalty import Leash, Penalty, Target, value_of
+from kleash.trainers.trl_trials import GRPO_TRIAL, RLOO_TRIAL
 
 if TYPE_CHECKING:
     from kleash.trainers.columns import Array, Raw
@@ -159,6 +160,7 @@ GRPO = Trainer(
     **OWN,
     name="trl-grpo",
     card="grpo",
+    classes=("GRPOConfig", "GRPOTrainer"),
     marks=(
         "completions/*",
         "rewards/*",
@@ -192,6 +194,7 @@ GRPO = Trainer(
     ),
     place="loss",
     estimator="k3",
+    trial=GRPO_TRIAL,
     ratio_option="use_bias_correction_kl",
     eras=(("completion_length", (0, 18)), ("clip_ratio", (0, 18))),
     identity=Identity(
@@ -253,6 +256,7 @@ RLOO = Trainer(
     **OWN,
     name="trl-rloo",
     card="rloo",
+    classes=("RLOOConfig", "RLOOTrainer"),
     marks=("objective/rlhf_reward policy/approxkl_avg !loss/value_avg !rewards/margins !beta !logps/chosen",),
     columns=Columns(
         **{
@@ -271,6 +275,7 @@ RLOO = Trainer(
     targets=(Target(name="trl-rloo", settable=("normalize_advantages", "num_iterations"), leash=_rloo),),
     place="reward",
     estimator="k1",
+    trial=RLOO_TRIAL,
     identity=Identity(
         kind="none", reason="TRL's RLOO logs the reward before the KL is taken off, and no loss without it"
     ),

@@ -10,6 +10,7 @@ from kleash.trainers.options import Option, Options
 from kleash.trainers.penalty import Leash, Target
 from kleash.trainers.trl import OWN, trl_penalty
 from kleash.trainers.trl_ppo import PPO_KEYS
+from kleash.trainers.trl_trials import DPO_TRIAL
 
 __all__ = ["DPO", "KTO", "ONLINE_DPO"]
 
@@ -68,12 +69,14 @@ DPO = Trainer(
     **OWN,
     name="trl-dpo",
     card="dpo",
+    classes=("DPOConfig", "DPOTrainer"),
     marks=("rewards/margins", "rewards/chosen rewards/rejected"),
     columns=Columns(**_DPO),
     options=_DPO_OPTIONS,
     penalty=trl_penalty,
     targets=(Target(name="trl-dpo", settable=tuple(k for k in _DPO_OPTIONS if k != "beta"), leash=_dpo),),
     place="loss",
+    trial=DPO_TRIAL,
     implicit=True,
     identity=Identity(kind="evaluations"),
 )
@@ -92,6 +95,7 @@ ONLINE_DPO = Trainer(
     **OWN,
     name="trl-online-dpo",
     card="online-dpo",
+    classes=("OnlineDPOConfig", "OnlineDPOTrainer"),
     marks=tuple(f"objective/rlhf_reward {key}" for key in ("rewards/margins", "beta", "logps/chosen")),
     columns=Columns(
         **PPO_KEYS,

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import expit
 
+from kleash.trainers import TRAINERS
+from kleash.trials.cases import TRIALS
 from kleash.trials.tiny import TinyPolicy, quiet
 
 if TYPE_CHECKING:
@@ -128,9 +130,10 @@ def run_trl(
 
 def gradient_unit(case: Case, puzzle: Puzzle, logits: Floats) -> float:
     """What the trainer's loss is divided by, against `roots.expected_update`: the mean length, the longest, or 1."""
-    if case.trainer != "trl-grpo" or case.value("loss_type") in ("grpo", "sapo", "luspo"):
+    divisor = TRIALS[case.trainer].divisor(case.value)
+    if divisor == "one":
         return 1.0
-    if case.value("loss_type") == "dr_grpo":
+    if divisor == "longest":
         return float(puzzle.tokens.mask.shape[1])
     return float(np.exp(puzzle.log_policy(logits)) @ puzzle.tokens.mask.sum(axis=1))
 
@@ -144,24 +147,25 @@ def _trainer(
     recorder: Any,
     n_rows: int,
 ) -> Any:
+    import trl
     from datasets import Dataset
 
     length = puzzle.tokens.mask.shape[1]
     settings = {key: value for key, value in case.settings.items() if key not in ("labels", "label_scale")}
     shared = {"model": policy.model, "processing_class": policy.tokenizer, "callbacks": [recorder]}
-    if case.trainer == "trl-dpo":
-        from trl import DPOConfig, DPOTrainer
-
+    names: Any = TRAINERS[case.trainer].classes
+    config, trainer = (getattr(trl, name) for name in names)
+    if "labels" in TRIALS[case.trainer].settings:
         prompt, rng = policy.tokenizer.convert_tokens_to_ids(_PROMPT), np.random.default_rng(common["seed"])
         rows = _pairs(case, puzzle, reward, n_rows, prompt=prompt, rng=rng)
 
-        class Tokenised(DPOTrainer):  # type: ignore[misc]
+        class Tokenised(trainer):  # type: ignore[misc, valid-type]
             """Takes token ids as they are: TRL's own preparation would add an end token to one-token answers."""
 
             def _prepare_dataset(self, dataset: Any, *_: Any, **__: Any) -> Any:
                 return dataset
 
-        arguments = DPOConfig(**common, **settings)
+        arguments = config(**common, **settings)
         return Tokenised(**shared, args=arguments, train_dataset=Dataset.from_dict(rows))
 
     score = {_answer(puzzle, row): float(value) for row, value in enumerate(reward)}
@@ -169,15 +173,9 @@ def _trainer(
     def judge(completion_ids: list[list[int]], **_: Any) -> list[float]:
         return [score[tuple(ids)] for ids in completion_ids]
 
-    if case.trainer == "trl-rloo":
-        from trl import RLOOConfig as Config
-        from trl import RLOOTrainer as Trainer
-    else:
-        from trl import GRPOConfig as Config
-        from trl import GRPOTrainer as Trainer
-    arguments = Config(**common, **settings, max_completion_length=length)
+    arguments = config(**common, **settings, max_completion_length=length)
     prompts = Dataset.from_dict({"prompt": [_PROMPT] * (8 * int(common["per_device_train_batch_size"]))})
-    return Trainer(**shared, args=arguments, train_dataset=prompts, reward_funcs=judge)
+    return trainer(**shared, args=arguments, train_dataset=prompts, reward_funcs=judge)
 
 
 def _answer(puzzle: Puzzle, row: int) -> tuple[int, ...]:
