@@ -37,7 +37,6 @@ __all__ = [
     "k1",
     "k2",
     "k3",
-    "kl_terms",
     "sequence_sum",
     "token_mean",
 ]
@@ -230,33 +229,6 @@ def derivative(delta: ArrayLike, *, estimator: Estimator, clamp: tuple[float, fl
     with np.errstate(over="ignore"):
         slope = ESTIMATORS[estimator].slope(x)
     return slope if clamp is None else np.where(x == raw, slope, 0.0)
-
-
-def kl_terms(policy: ArrayLike, reference: ArrayLike, log_ratio: ArrayLike) -> Array:
-    """``p log(p / q) - p + q`` for each answer of enumerated distributions; their sum is KL(policy || reference).
-
-    Parameters
-    ----------
-    policy, reference
-        Probabilities p and q, shapes that broadcast.
-    log_ratio
-        log(p / q); anything where p is 0.
-
-    Returns
-    -------
-    Terms in nats, none negative: their sum keeps its relative accuracy for the smallest KL, where ``sum p log(p / q)``
-    cancels. Where |log ratio| is small the term is ``p k3(log ratio)``.
-
-    Examples
-    --------
-    >>> p, q = np.array([0.6, 0.3, 0.1]), np.array([0.5, 0.3, 0.2])
-    >>> round(float(kl_terms(p, q, np.log(p / q)).sum()), 6)
-    0.040078
-    """
-    p, q, x = (np.asarray(values, dtype=np.float64) for values in (policy, reference, log_ratio))
-    near = p * k3(np.maximum(x, -1.0))
-    far = np.multiply(p, x, out=np.zeros(np.broadcast_shapes(p.shape, x.shape)), where=p > 0) - p + q
-    return np.asarray(np.where(x > -1.0, near, far))
 
 
 def full_kl(policy_logits: ArrayLike, reference_logits: ArrayLike) -> Array:

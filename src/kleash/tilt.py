@@ -15,10 +15,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
 from kleash import _checks
-from kleash.kl import kl_terms
+from kleash.kl import k3
 from kleash.worlds import World
 
-__all__ = ["BestOfN", "Moments", "best_of_n", "log_partition", "moments", "stationary_betas", "tilt_policy"]
+__all__ = ["BestOfN", "Moments", "best_of_n", "kl_terms", "log_partition", "moments", "stationary_betas", "tilt_policy"]
 
 Floats = NDArray[np.float64]
 
@@ -321,3 +321,30 @@ def class_probabilities(mass: Floats, n: NDArray[np.int64]) -> Floats:
     below = np.concatenate([np.zeros_like(mass[..., :1]), at_or_below[..., :-1]], axis=-1)
     power = n[:, None]
     return np.asarray(at_or_below[..., None, :] ** power - below[..., None, :] ** power)
+
+
+def kl_terms(policy: ArrayLike, reference: ArrayLike, log_ratio: ArrayLike) -> Floats:
+    """``p log(p / q) - p + q`` for each answer of enumerated distributions; their sum is KL(policy || reference).
+
+    Parameters
+    ----------
+    policy, reference
+        Probabilities p and q, shapes that broadcast.
+    log_ratio
+        log(p / q); anything where p is 0.
+
+    Returns
+    -------
+    Terms in nats, none negative: their sum keeps its relative accuracy for the smallest KL, where ``sum p log(p / q)``
+    cancels. Where |log ratio| is small the term is ``p k3(log ratio)``.
+
+    Examples
+    --------
+    >>> p, q = np.array([0.6, 0.3, 0.1]), np.array([0.5, 0.3, 0.2])
+    >>> round(float(kl_terms(p, q, np.log(p / q)).sum()), 6)
+    0.040078
+    """
+    p, q, x = (np.asarray(values, dtype=np.float64) for values in (policy, reference, log_ratio))
+    near = p * k3(np.maximum(x, -1.0))
+    far = np.multiply(p, x, out=np.zeros(np.broadcast_shapes(p.shape, x.shape)), where=p > 0) - p + q
+    return np.asarray(np.where(x > -1.0, near, far))

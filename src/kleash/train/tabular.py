@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kleash import _checks, tilt
-from kleash.kl import kl_terms
 from kleash.train.streams import Purpose, stream
 from kleash.worlds import World
 
@@ -287,7 +286,7 @@ def objective_gap(world: World, beta: ArrayLike, log_policy: ArrayLike) -> Float
     best = tilt.tilt_policy(world, np.where(betas > 0, betas, 1.0))[:, None]
     ratio = np.subtract(log_p, best, out=np.zeros(log_p.shape), where=np.isfinite(best))
     scale = betas[:, None, None, None]
-    return _mean(np.where(scale > 0, scale * kl_terms(policy, np.exp(best), ratio), regret), world.prompt_weight)
+    return _mean(np.where(scale > 0, scale * tilt.kl_terms(policy, np.exp(best), ratio), regret), world.prompt_weight)
 
 
 def draw_answers(
@@ -336,7 +335,7 @@ def _expect(
     log_reference: Floats, log_ratio: Floats, reward: Floats, gold: Floats, weight: Floats
 ) -> tuple[Floats, Floats, Floats]:
     policy = np.exp(log_reference + log_ratio)
-    kl = kl_terms(policy, np.exp(log_reference), log_ratio)
+    kl = tilt.kl_terms(policy, np.exp(log_reference), log_ratio)
     return _mean(policy * reward, weight), _mean(policy * gold, weight), _mean(kl, weight)
 
 
