@@ -34,7 +34,7 @@ KL: Need[LogView] = Need(
     words="a KL against the reference",
     met=lambda v: v.kl is not None and v.kl_series.size > 0 and v.per_token.size > 0,
 )
-LOSS = _columns("a loss", "loss", "actor/loss")
+LOSS: Need[LogView] = Need(words="a loss", met=lambda v: v.loss_key is not None)
 REWARD: Need[LogView] = Need(words="a reward", met=lambda v: v.reward.size > 0)
 GOLD: Need[LogView] = Need(words="gold (--gold NAME)", met=lambda v: v.gold.size > 0, hint=_components)
 VERSION: Need[LogView] = Need(words="the trainer's version", met=lambda v: v.version is not None)

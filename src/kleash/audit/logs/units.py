@@ -88,7 +88,7 @@ def loss_explained(view: LogView, level: float) -> Finding:
     Then a loss that starts at 0 and grows is the KL growing, not a failure.
     """
     found = recover(view)
-    key = view.key("loss", "actor/loss")
+    key = view.loss_key
     if key is None or view.kl is None:
         return cannot_tell("no loss beside the KL")
     loss = np.asarray(view.log.raw[key])

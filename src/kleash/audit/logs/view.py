@@ -137,6 +137,13 @@ class LogView:
                     return prefix + name
         return None
 
+    @property
+    def loss_key(self) -> str | None:
+        """The column of the whole loss, where the penalty may be in it by itself or beside a policy loss."""
+        kinds = ("parts", "loss", "shaped")
+        own = self.trainer.columns.losses.get("loss", ()) if self.trainer.identity.kind in kinds else ()
+        return self.key("loss", *own)
+
     def raw(self, *names: str) -> Floats | None:
         """Values of the first of some keys that the log has, shape (T,), or None."""
         key = self.key(*names)
