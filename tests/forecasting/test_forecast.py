@@ -156,7 +156,7 @@ def test_json_has_every_key_of_the_contract():
                 assert item.keys() >= keys, name
     assert content["unseen"]["losses"][0].keys() == {"beta", "loss"}
     assert content["unseen"]["confidence"] == 0.95
-    assert (content["schema"], content["source"], content["objective"]) == (1, "forecast", "tilt")
+    assert (content["schema"], content["source"], content["objective"]) == (2, "forecast", "tilt")
     assert (content["n_prompts"], content["n_samples"], content["n_gold"]) == (120, 2880, 2880)
     assert content["inputs"][0]["rows"] == 2880
     assert content["trainer"] is None

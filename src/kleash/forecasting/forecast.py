@@ -9,20 +9,26 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import softmax
 
 from kleash import _checks
 from kleash._version import version
 from kleash.errors import DataError, OptionError
-from kleash.forecasting.best_of_n import best_of_n_rows
+from kleash.forecasting.best_of_n import BestOfNRow, best_of_n_rows
+from kleash.forecasting.best_of_n_of_sources import best_of_n_of_sources
 from kleash.forecasting.gate import tail_status
 from kleash.forecasting.grid import default_betas
+from kleash.forecasting.grid_of_sources import default_betas_of_sources
 from kleash.forecasting.layout import PromptsAre, collector, lay_out
 from kleash.forecasting.result import Forecast
-from kleash.forecasting.reweight import Labels, PolicyWeights, Progress, reweight
+from kleash.forecasting.reweight import Labels, PolicyWeights, Progress, Reweighted, reweight
+from kleash.forecasting.sourced import Sourced
 from kleash.forecasting.standardised import finite_group_weights, large_group_weights
+from kleash.forecasting.survey import survey
 from kleash.forecasting.tail import Tail, score_tail
 from kleash.forecasting.trainer import TrainerOrder
-from kleash.forecasting.unseen import unseen_cheats, unseen_in_words
+from kleash.forecasting.unseen import Unseen, unseen_cheats, unseen_in_words
+from kleash.forecasting.unseen_of_sources import unseen_of_sources
 from kleash.frontier import Frontier
 from kleash.samples import Samples, read_samples
 from kleash.window import DEFAULT_TOLERANCE, Verdict, find_window
@@ -53,17 +59,18 @@ def forecast(
     settings: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Forecast:
-    """What training at each beta would do to the judge's score and to the true quality, from reference samples alone.
+    """What training at each beta would do to the judge's score and to the true quality, from scored samples alone.
 
-    Use it before training, with answers drawn from the reference at temperature 1 without top-k or top-p. It speaks of
-    the best policy at each beta, not of a trainer that stops short of it, and of betas within the samples' reach; the
-    others are refused (status ``beyond``).
+    Use it before training, with answers drawn from the reference at temperature 1 without top-k or top-p; or with
+    answers of any policies whose log ratio to the reference is known, which reach further. It speaks of the best
+    policy at each beta, not of a trainer that stops short of it, and of betas within the samples' reach; the others
+    are refused (status ``beyond``).
 
     Parameters
     ----------
     samples
-        Scored answers of the reference, at least two to a prompt; gold on all rows, some, or none. Or files of them
-        with the default column names; :func:`kleash.read_samples` reads others.
+        Scored answers, at least two to a prompt; gold on all rows, some, or none. Or files of them with the default
+        column names; :func:`kleash.read_samples` reads others. Answers of policies carry their source and log ratio.
     beta
         Coefficients above 0, in reward units per nat (``group-standardised``: the trainer's own beta); default: 48
         values from 'no effect' to past the horizon.
@@ -97,6 +104,8 @@ def forecast(
     ------
     OptionError
         A beta that is not above 0, a ``reward_max`` below a score in the data, and the like.
+    DataError
+        No source is what its log ratios say.
 
     Notes
     -----
@@ -120,11 +129,15 @@ def forecast(
     _checks.choice(prompts, get_args(PromptsAre), name="prompts")
     seed = _checks.integer(seed, name="seed", at_least=0)
     _must_have_squares(samples)
+    seen = None if samples.sources is None else survey(samples)
+    if seen is not None:
+        _checks.choice(objective, ("tilt",), name="objective for answers of policies")
+        samples = seen.samples
     betas = _betas(samples, beta, objective)
     labels = Labels.of(samples)
     _check_limits(samples, reward_max, gold_min, tolerance)
     order = _order(trainer, objective, length, group_size, settings)
-    notes = list(samples.notes)
+    notes = [*samples.notes, *(seen.notes if seen else ())]
     weights = _policy_weights(objective, None if objective == "tilt" and order else group_size, prompts, seed)
     if prompts == "sampled" and samples.n_prompts == 1:
         if weights is not None:
@@ -133,45 +146,35 @@ def forecast(
         notes.append("There is one prompt: intervals speak of its answers only, not of other prompts.")
     split, boot, show = np.random.default_rng(seed).spawn(3)
     collected = collector(samples, labels, betas) if prompts == "fixed" else None
-    table = reweight(
-        samples,
-        betas,
-        labels=labels,
-        rng=split,
-        weights=weights,
-        correction=correction,
-        deviations=collected,
-        progress=progress,
-    )
-    tail = score_tail(samples, reward_max=reward_max)
+    common: dict[str, Any] = {"rng": split, "correction": correction, "deviations": collected, "progress": progress}
+    if seen is None or samples.sources is None:
+        sourced, tail = None, score_tail(samples, reward_max=reward_max)
+        table = reweight(samples, betas, labels=labels, weights=weights, **common)
+    else:
+        sourced = Sourced.of(seen, betas, labels=labels, reward_max=reward_max, **common)
+        table, labels, tail = sourced.pooled.table, sourced.labels, sourced.tail
     frontier = lay_out(
         samples,
         labels,
         table,
         collected,
-        tail,
+        sourced or tail,
         betas=betas,
         rng=boot,
         reward_max=reward_max,
         gold_min=gold_min,
         prompts=prompts,
         correction=correction,
-        provenance={
-            "inputs": [dict(row) for row in samples.inputs],
-            "objective": objective,
-            "group_size": group_size,
-            "prompts": prompts,
-            "correction": correction,
-            "seed": seed,
-            "version": version(),
-        },
+        provenance=_provenance(
+            samples, objective=objective, group_size=group_size, prompts=prompts, correction=correction, seed=seed
+        ),
     )
     notes += _tail_notes(tail)
     unseen = None
     if weights is None and labels is not None and reward_max is not None and gold_min is not None:
         limit = _tolerable(samples, labels, gold_min) if tolerance is None else float(tolerance)
-        unseen = unseen_cheats(
-            samples, labels, betas, table.plain, reward_max=reward_max, gold_min=gold_min, tolerance=limit
+        unseen = _unseen(
+            sourced or samples, labels, table, betas, reward_max=reward_max, gold_min=gold_min, tolerance=limit
         )
     else:
         notes.append(unseen_in_words(samples, labels, objective))
@@ -179,21 +182,40 @@ def forecast(
     verdict = find_window(frontier, tolerance=tolerance, beta_floor=None if floor == np.inf else floor)
     if floor == np.inf:
         verdict = _nothing_is_safe(verdict)
-    verdict = _with_tail(verdict, tail)
+    verdict = verdict if frontier.usable.any() else _with_tail(verdict, tail)
     return Forecast(
         frontier=frontier,
         verdict=verdict,
-        best_of_n=best_of_n_rows(samples, labels),
+        best_of_n=_best_of_n(samples, labels, sourced),
         unseen=unseen,
-        answers=_answers(samples, frontier, weights, show),
+        answers=_answers(samples, frontier, weights, show, sourced),
         objective=objective,
         n_prompts=samples.n_prompts,
         n_samples=samples.n_samples,
         n_gold=samples.n_gold,
         seed=seed,
         notes=tuple(notes),
-        trainer=None if order is None else order.fulfilled(samples, verdict.safe_beta),
+        trainer=None if order is None else order.fulfilled(samples, verdict.safe_beta, sourced=sourced),
+        sourced=sourced,
+        reports=seen.reports if seen else (),
     )
+
+
+def _provenance(samples: Samples, **settings: Any) -> dict[str, Any]:
+    return {"inputs": [dict(row) for row in samples.inputs], **settings, "version": version()}
+
+
+def _best_of_n(samples: Samples, labels: Labels | None, sourced: Sourced | None) -> tuple[BestOfNRow, ...]:
+    if sourced is None:
+        return best_of_n_rows(samples, labels)
+    return best_of_n_of_sources(samples, labels, sourced.pooled.pools[0])
+
+
+def _unseen(seen: Samples | Sourced, labels: Labels, table: Reweighted, betas: Floats, **scale: float) -> Unseen:
+    """What a cheat nobody has seen could cost, by the reference's answers or by those of all sources."""
+    if isinstance(seen, Samples):
+        return unseen_cheats(seen, labels, betas, table.plain, **scale)
+    return unseen_of_sources(seen, **scale)
 
 
 def _tolerable(samples: Samples, labels: Labels, gold_min: float) -> float:
@@ -226,6 +248,8 @@ def _betas(samples: Samples, beta: ArrayLike | None, objective: Objective) -> Fl
     """The betas to speak about, ascending."""
     if beta is None:
         # standardised rewards have no unit: near the reference KL is 1 / (2 beta^2), 0.001 nats at beta 22
+        if samples.sources is not None:
+            return default_betas_of_sources(samples)
         return default_betas(samples) if objective == "tilt" else np.geomspace(0.05, 22.0, 48).round(4)
     array = np.unique(_checks.betas(beta, infinite=False))
     _checks.number(array[0], name="beta", above=0.0)
@@ -326,20 +350,24 @@ def _with_tail(verdict: Verdict, tail: Tail) -> Verdict:
 
 
 def _answers(
-    samples: Samples, frontier: Frontier, weights: PolicyWeights | None, rng: np.random.Generator
+    samples: Samples,
+    frontier: Frontier,
+    weights: PolicyWeights | None,
+    rng: np.random.Generator,
+    sourced: Sourced | None = None,
 ) -> tuple[dict[str, Any], ...]:
     """A few answers per usable beta, drawn from the policy; none where the samples have no texts."""
     if samples.answers is None:
         return ()
     shown = []
     for beta in frontier.beta[frontier.usable]:
+        log_m = np.zeros(samples.n_samples) if sourced is None else sourced.log_m(float(beta))
         for prompt in rng.choice(samples.n_prompts, size=min(_ANSWERS_PER_BETA, samples.n_prompts), replace=False):
             rows = np.arange(samples.offsets[prompt], samples.offsets[prompt + 1])
             reward = samples.reward[rows]
             if weights is None:
                 with np.errstate(over="ignore"):
-                    w = np.exp((reward - reward.max()) / beta)
-                w /= w.sum()
+                    w = softmax((reward - reward.max()) / beta - log_m[rows])
             else:
                 w = weights(reward[None], np.array([beta]))[0, :, 0]
             row = int(rng.choice(rows, p=w / w.sum()))

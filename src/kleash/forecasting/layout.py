@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from kleash.forecasting.gate import row_status
 from kleash.forecasting.intervals import Answers, Prompts
+from kleash.forecasting.reach import worst
 from kleash.forecasting.reweight import Labels, Reweighted
-from kleash.forecasting.tail import Tail
+from kleash.forecasting.sourced import Sourced
+from kleash.forecasting.tail import LIGHT, Tail
 from kleash.frontier import Estimates, Frontier, Gold, Replicates
 from kleash.samples import Samples
 
@@ -31,7 +33,7 @@ def lay_out(
     labels: Labels | None,
     table: Reweighted,
     collected: Answers | None,
-    tail: Tail,
+    tail: Tail | Sourced,
     *,
     betas: Floats,
     rng: np.random.Generator,
@@ -46,7 +48,8 @@ def lay_out(
     Parameters
     ----------
     samples, labels, table, tail
-        What was read, which of it has gold, its means under each policy, and how scores end.
+        What was read, which of it has gold, its means under each policy, and how scores end; with several sources
+        their own reach and tail.
     collected
         Each answer's part in the means, where prompts are fixed; None: prompts are resampled.
     betas, prompts, correction
@@ -70,7 +73,7 @@ def lay_out(
         beta=betas,
         reward=_within(estimates["reward"], hi=reward_max).where(usable),
         kl=estimates["kl"].where(usable),
-        gold=None if labels is None else _gold(estimates, gold_min).where(usable),
+        gold=None if labels is None else _gold(estimates, gold_min, tail).where(usable),
         reference_reward=_within(estimates["reference_reward"], hi=reward_max)[0],
         n=np.full(betas.size, _independent_units(samples, labels, prompts)),
         status=status,
@@ -81,11 +84,13 @@ def lay_out(
     )
 
 
-def _gold(estimates: Mapping[str, Estimates], gold_min: float | None) -> Gold:
+def _gold(estimates: Mapping[str, Estimates], gold_min: float | None, tail: Tail | Sourced) -> Gold:
+    """Gold, gain and the reference's gold; no gain where policies alone do not reach back to the reference."""
+    reached = np.asarray(isinstance(tail, Tail) or tail.reference_status == "ok")
     return Gold.of(
         _within(estimates["gold"], lo=gold_min),
-        gain=estimates["gain"],
-        reference=_within(estimates["reference_gold"], lo=gold_min)[0],
+        gain=estimates["gain"].where(reached),
+        reference=_within(estimates["reference_gold"], lo=gold_min).where(reached)[0],
     )
 
 
@@ -158,7 +163,7 @@ def _status(
     labels: Labels | None,
     table: Reweighted,
     estimates: dict[str, Estimates],
-    tail: Tail,
+    tail: Tail | Sourced,
     *,
     correction: bool,
 ) -> NDArray[np.str_]:
@@ -178,16 +183,18 @@ def _status(
         reward_range=(float(samples.reward.min() - rounding[0]), float(samples.reward.max() + rounding[0])),
         gold=None if labels is None else estimates["gold"].value,
         gold_range=(float(gold.min() - rounding[2]), float(gold.max() + rounding[2])),
-        log_samples=float(np.log(samples.counts).mean()),
+        log_samples=float(np.log(samples.counts).mean()) if isinstance(tail, Tail) else np.inf,
         n_gold_eff=None if labels is None else table.label_ess,
-        tail=tail,
+        tail=tail if isinstance(tail, Tail) else LIGHT,
         corrected=correction,
     )
+    if not isinstance(tail, Tail):
+        status = worst(status, tail.row_status(estimates))
     return np.where((status == "ok") & unsure.any(axis=0), "weak", status)
 
 
 def _diagnostics(
-    samples: Samples, table: Reweighted, labels: Labels | None, tail: Tail, usable: NDArray[np.bool_]
+    samples: Samples, table: Reweighted, labels: Labels | None, tail: Tail | Sourced, usable: NDArray[np.bool_]
 ) -> dict[str, Floats]:
     """Chi-squared from the weights, effective samples per prompt, effective labels in all, shape of the tail."""
     chi2 = (samples.counts[:, None] / table.ess - 1).mean(axis=0)
@@ -196,7 +203,7 @@ def _diagnostics(
         "chi2": np.where(usable, chi2, np.nan),
         "ess": table.ess.mean(axis=0),
         "n_gold_eff": n_gold_eff,
-        "khat": np.full(usable.size, tail.shape),
+        "khat": np.full(usable.size, tail.shape if isinstance(tail, Tail) else tail.tail.shape),
     }
 
 

@@ -12,6 +12,8 @@ import numpy as np
 from kleash import _files
 from kleash.envelope import envelope
 from kleash.forecasting.best_of_n import BestOfNRow
+from kleash.forecasting.sourced import Sourced
+from kleash.forecasting.survey import SourceReport
 from kleash.forecasting.trainer import TrainerSetting
 from kleash.forecasting.unseen import Unseen
 from kleash.frontier import Frontier
@@ -48,12 +50,21 @@ class Forecast:
     notes: tuple[str, ...]
     trainer: TrainerSetting | None = None
     """The safe beta as a trainer's option, where a trainer was named."""
+    sourced: Sourced | None = None
+    """Reach and origin of each row, where not only the reference drew answers."""
+    reports: tuple[SourceReport, ...] = ()
+    """The sources there were, where rows named any."""
 
     @property
     def horizon(self) -> tuple[float, float] | None:
         """The smallest beta that the samples can speak about, and its KL in nats; None if there is none."""
         usable = np.flatnonzero(self.frontier.usable)
         return (float(self.frontier.beta[usable[0]]), float(self.frontier.kl.value[usable[0]])) if usable.size else None
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One plain dictionary per beta; with several sources also its ``reach`` and who it comes from."""
+        rows = self.frontier.rows()
+        return rows if self.sourced is None else self.sourced.rows(rows)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready plain data with the keys of ``kleash forecast --format json``."""
@@ -64,8 +75,9 @@ class Forecast:
             "n_samples": self.n_samples,
             "n_gold": self.n_gold,
             "objective": self.objective,
-            "rows": self.frontier.rows(),
+            "rows": self.rows(),
             "reference": self.frontier.reference(),
+            "sources": [report.to_dict() for report in self.reports],
             "best_of_n": [dataclasses.asdict(row) for row in self.best_of_n],
             "horizon": None if horizon is None else {"beta": horizon[0], "kl": horizon[1]},
             "unseen": None if self.unseen is None else self.unseen.to_dict(),
@@ -80,7 +92,8 @@ class Forecast:
         from kleash.terminal import page
 
         labels = f", {self.n_gold:,} with gold" if 0 < self.n_gold < self.n_samples else ""
-        title = f"Forecast from {self.n_samples:,} answers of the reference to {self.n_prompts:,} prompts{labels}"
+        whose = "the reference" if not self.reports else " and ".join(report.name for report in self.reports)
+        title = f"Forecast from {self.n_samples:,} answers of {whose} to {self.n_prompts:,} prompts{labels}"
         title += "" if self.objective == "tilt" else f" ({self.objective}: beta is the trainer's)"
         caption = self._small_print()
         return page(
@@ -114,7 +127,7 @@ class Forecast:
                 where = f"at any beta it could cost more than {limit}"
             mass = self.unseen.mass_below
             lines.append(f"A kind of cheat no sample shows may have a mass of up to {mass:.2g}; {where}")
-        return lines + list(self.notes)
+        return lines + [f"{report}" for report in self.reports] + list(self.notes)
 
     def to_frame(self) -> pl.DataFrame:
         """The table as a polars frame, a row per beta."""

@@ -14,7 +14,7 @@ from scipy.special import polygamma, psi
 
 from kleash.samples import Samples
 
-__all__ = ["Tail", "fit_generalised_pareto", "residuals", "score_tail"]
+__all__ = ["LIGHT", "Tail", "fit_generalised_pareto", "residuals", "score_tail"]
 
 Floats = NDArray[np.float64]
 
@@ -35,6 +35,10 @@ class Tail:
     shape: float
     se: float
     n: int
+
+
+LIGHT = Tail(shape=-1.0, se=0.0, n=0)
+"""A tail that ends."""
 
 
 def score_tail(samples: Samples, *, reward_max: float | None = None) -> Tail:

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.special import softmax
 
 from kleash.translate import Translation, convert, scale_of, standardised_beta
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from kleash.forecasting.sourced import Sourced
     from kleash.samples import Samples
 
     Floats = NDArray[np.float64]
@@ -65,12 +67,13 @@ class TrainerOrder:
         scale_of(self.name, self.settings)
         self._translated(1.0, sd=1.0, spread=0.0)
 
-    def fulfilled(self, samples: Samples, safe_beta: float | None) -> TrainerSetting:
-        """The setting for the safe beta of a forecast."""
+    def fulfilled(self, samples: Samples, safe_beta: float | None, *, sourced: Sourced | None = None) -> TrainerSetting:
+        """The setting for the safe beta of a forecast; ``sourced`` where the answers come from several sources."""
         scale = scale_of(self.name, self.settings)
         sd, spread = 1.0, 0.0
         if safe_beta is not None and scale in {"group", "batch"}:
-            mean, sds = reward_moments(samples, safe_beta)
+            log_m = None if sourced is None else sourced.log_m(safe_beta)
+            mean, sds = reward_moments(samples, safe_beta, log_m=log_m)
             moving = sds[sds > 0]  # a prompt whose answers all score alike stays at the reference under any trainer
             if scale == "group" and moving.size:
                 sd, spread = float(moving.mean()), float(moving.std())
@@ -107,18 +110,20 @@ class TrainerOrder:
         return standardised_beta(beta, target=self.name, group_size=self.group_size, settings=self.settings)
 
 
-def reward_moments(samples: Samples, beta: float) -> tuple[Floats, Floats]:
+def reward_moments(samples: Samples, beta: float, *, log_m: Floats | None = None) -> tuple[Floats, Floats]:
     """Mean and SD of the judge's score within each prompt under the tilt at ``beta``, reward units, both (P,).
+
+    ``log_m`` (N,) is the log density of the answers' mixture relative to the reference, where others drew them too.
 
     Plain self-normalised estimates; of K samples of a normal score the SD itself is uncertain by a share of about
     1 / sqrt(2 K), so the spread over prompts that is seen is somewhat larger than the true one.
     """
     means, sds = np.empty(samples.n_prompts), np.empty(samples.n_prompts)
     for prompt in range(samples.n_prompts):
-        reward = samples.reward[samples.offsets[prompt] : samples.offsets[prompt + 1]]
+        rows = slice(samples.offsets[prompt], samples.offsets[prompt + 1])
+        reward = samples.reward[rows]
         with np.errstate(over="ignore"):
-            weight = np.exp((reward - reward.max()) / beta)
-        weight /= weight.sum()
+            weight = softmax((reward - reward.max()) / beta - (0.0 if log_m is None else log_m[rows]))
         means[prompt] = weight @ reward
         sds[prompt] = np.sqrt(weight @ (reward - means[prompt]) ** 2)
     return means, sds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,8 @@ class Unseen:
     beta: Floats
     loss: Floats
     beta_floor: float
+    without_sources: Mapping[str, float | None] | None = None
+    """``mass_below`` and ``beta_floor`` from the reference's answers alone, where policies drew some too."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data with the keys of the command line's ``unseen``."""
@@ -58,6 +60,7 @@ class Unseen:
             "tolerance": self.tolerance,
             "beta_floor": self.beta_floor if np.isfinite(self.beta_floor) else None,
             "losses": [{"beta": beta, "loss": loss} for beta, loss in losses],
+            "without_sources": None if self.without_sources is None else dict(self.without_sources),
         }
 
 
@@ -72,7 +75,7 @@ def mass_below(n_samples: int) -> float:
     return float(-np.log1p(-CONFIDENCE) / n_samples)
 
 
-def worst_loss(log_push: Floats, at_stake: Floats, counts: NDArray[np.int64]) -> Floats:
+def worst_loss(log_push: Floats, at_stake: Floats, counts: Floats | NDArray[np.int64]) -> Floats:
     """The largest mean loss that one unseen kind of answer could cause, over all ways to spread it over prompts.
 
     Parameters
@@ -83,7 +86,7 @@ def worst_loss(log_push: Floats, at_stake: Floats, counts: NDArray[np.int64]) ->
     at_stake
         Shape (P, B), gold units: gold of the tilt minus the gold of the cheat, per prompt; negative values count as 0.
     counts
-        Samples per prompt, shape (P,).
+        Samples per prompt, shape (P,), or what answers of others are worth in them.
 
     Returns
     -------

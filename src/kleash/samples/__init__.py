@@ -15,9 +15,10 @@ from kleash.rows import opened
 from kleash.samples._columns import Wanted, reward_specs
 from kleash.samples._first_steps import nothing_left, sampling_note
 from kleash.samples._samples import Samples, grouped, plural, were
+from kleash.samples._sources import Sources, merged_sources
 from kleash.samples._table import Table, read_table
 
-__all__ = ["Samples", "read_samples"]
+__all__ = ["Samples", "Sources", "read_samples"]
 
 
 def read_samples(
@@ -154,6 +155,7 @@ def _merged(tables: Sequence[Table], labels: list[str]) -> Samples:
         gold,
         probability,
         answers,
+        sources=merged_sources([(table.sources, table.size, table.source.shown) for table in tables]),
         notes=notes,
         inputs=tuple({"path": t.source.name, "sha256": t.source.sha256, "rows": t.rows} for t in tables),
     )

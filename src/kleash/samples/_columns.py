@@ -14,8 +14,10 @@ from kleash._checks import message, short
 from kleash.errors import MissingColumnError, OptionError
 from kleash.rows import Source
 from kleash.samples._first_steps import recognised, refuse_advantages, reward_column
+from kleash.samples._ratios import Ratios
 
 if TYPE_CHECKING:
+    import polars as pl
     from numpy.typing import NDArray
 
     from kleash.trainers.columns import FirstSteps
@@ -91,6 +93,7 @@ class Wanted:
             answer=find("answer", self.answer, *((kind.answer,) if kind is not None else _ANSWER))
             if self.keep_answers
             else None,
+            ratios=None if kind is not None else Ratios.among(columns),
         )
 
 
@@ -105,6 +108,8 @@ class Roles:
     answer: str | None
     kind: FirstSteps | None = None
     """A trainer's own file, of which only the rows of the first step count."""
+    ratios: Ratios | None = None
+    """Who drew each answer; None where the file does not say."""
 
     @property
     def reward_columns(self) -> list[str]:
@@ -114,13 +119,15 @@ class Roles:
     @property
     def number_columns(self) -> list[str]:
         """Names of the columns that hold numbers, each once."""
-        return _distinct(*self.reward_columns, self.gold, self.probability)
+        ratios = () if self.ratios is None else self.ratios.number_columns
+        return _distinct(*self.reward_columns, self.gold, self.probability, *ratios)
 
     @property
     def columns(self) -> list[str]:
         """Names of all columns that are read, each once."""
         step = None if self.kind is None else "step"
-        return _distinct(self.prompt, *self.number_columns, self.answer, step)
+        ratios = () if self.ratios is None else self.ratios.columns
+        return _distinct(self.prompt, *self.number_columns, self.answer, step, *ratios)
 
     def weigh(self, rewards: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
         """The weighted sum of the reward columns, in their order; a single column of weight 1 as it is."""
@@ -169,3 +176,15 @@ def _missing(role: str, name: str | None, columns: Sequence[str], source: Source
     expected = " or ".join(_PROMPT if role == "prompt" else (role,)) if name is None else "in the file"
     got = f"the columns {listed}" if listed else "no columns"
     return MissingColumnError(message(thing, expected=expected, got=got, fix=fix), path=source.shown)
+
+
+def is_number(dtype: pl.DataType) -> bool:
+    """Whether a column of this type holds numbers."""
+    import polars as pl
+
+    return dtype.is_numeric() or dtype.is_(pl.Boolean)
+
+
+def named(role: str, column: str | None) -> str:
+    """A part by its name, with the column that plays it where that is called otherwise."""
+    return role if column in {role, None} else f"{role} (column {short(column)!r})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from kleash.errors import DataError, ShapeError
 from kleash.rows.cells import encodes, label, text
 from kleash.samples._columns import FLAGS
 from kleash.samples._faults import fault, first_fault
+from kleash.samples._sources import SourceError, Sources, sources_of
 
 if TYPE_CHECKING:
     import polars as pl
@@ -23,7 +24,7 @@ __all__ = ["Samples", "grouped", "plural", "were"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Samples:
-    """Scored answers of the reference in prompt order; N answers to P prompts, at least two to each.
+    """Scored answers, of the reference or of known policies, in prompt order; N answers to P prompts, two or more each.
 
     Prompts stand in the order in which they first appeared, answers of a prompt in the order in which they came.
     Arrays are read-only. Make one with `from_arrays` or `read_samples`: they check what the fields promise.
@@ -43,6 +44,9 @@ class Samples:
     label_probability
         Probability with which each answer was chosen for labelling, float64 of shape (N,), in (0, 1], NaN where it
         is unknown (never on a labelled answer); None if labels are random.
+    sources
+        Who drew each answer, and how much likelier each source makes it than the reference does; None: the reference
+        drew them all.
     notes
         What was done to the data, a sentence each.
     inputs
@@ -63,6 +67,7 @@ class Samples:
     prompts: tuple[str, ...]
     answers: pl.Series | None = None
     label_probability: NDArray[np.float64] | None = None
+    sources: Sources | None = None
     notes: tuple[str, ...] = ()
     inputs: tuple[dict[str, Any], ...] = ()
 
@@ -89,7 +94,7 @@ class Samples:
     def to_frame(self) -> pl.DataFrame:
         """A row per answer: ``prompt``, ``reward``, and ``gold``, ``answer``, ``label_probability`` where present.
 
-        What is not labelled is null.
+        With sources also ``source`` and ``log_ratio[NAME]`` for each. What is not known is null.
         """
         import polars as pl
 
@@ -104,6 +109,10 @@ class Samples:
                 columns[name] = pl.Series(values).fill_nan(None)
         if self.answers is not None:
             columns["answer"] = self.answers
+        if self.sources is not None:
+            columns["source"] = pl.Series(self.sources.names, dtype=pl.String).gather(self.sources.code)
+            for name, values in zip(self.sources.names, self.sources.log_ratio.T, strict=True):
+                columns[f"log_ratio[{name}]"] = pl.Series(values).fill_nan(None)
         return pl.DataFrame(columns)
 
     @classmethod
@@ -115,6 +124,8 @@ class Samples:
         gold: ArrayLike | None = None,
         answer: Iterable[str | None] | None = None,
         label_probability: ArrayLike | None = None,
+        source: Iterable[str | None] | None = None,
+        log_ratio: ArrayLike | Mapping[str, ArrayLike] | None = None,
     ) -> Samples:
         """Group samples that are already in memory.
 
@@ -133,6 +144,11 @@ class Samples:
             N texts or None.
         label_probability
             Probability of having been chosen for labelling, N numbers in (0, 1]; NaN or None only where ``gold`` is.
+        source
+            Who drew each answer, N labels; ``reference`` or None: the reference.
+        log_ratio
+            Log policy - log reference of each answer, summed over its tokens, in nats: N numbers for the source that
+            drew it, or N numbers for each source by its name (NaN where unknown).
 
         Returns
         -------
@@ -176,7 +192,15 @@ class Samples:
             answers = pl.Series("answer", texts, dtype=pl.String)
         labels: dict[str | None, int] = {}
         codes = np.array([labels.setdefault(key, len(labels)) for key in keys], dtype=np.int64)
-        return grouped(codes, list(map(str, labels)), rewards, golds, probabilities, answers, notes=[], inputs=())
+        ratios = log_ratio if isinstance(log_ratio, Mapping) else {}
+        own = None if log_ratio is None or isinstance(log_ratio, Mapping) else _array("log_ratio", log_ratio, n)
+        named = {name: _array(f"log_ratio[{name}]", values, n) for name, values in ratios.items()}
+        try:
+            sources = sources_of(None if source is None else list(source), own, named, size=n)
+        except SourceError as error:
+            raise DataError(f"row {error.row}: {error.text}") from None
+        names = list(map(str, labels))
+        return grouped(codes, names, rewards, golds, probabilities, answers, sources=sources, notes=[], inputs=())
 
 
 def grouped(
@@ -187,6 +211,7 @@ def grouped(
     probability: NDArray[np.float64] | None,
     answers: pl.Series | None,
     *,
+    sources: Sources | None,
     notes: list[str],
     inputs: tuple[dict[str, Any], ...],
 ) -> Samples:
@@ -228,6 +253,7 @@ def grouped(
         prompts=tuple(labels[code] for code in kept),
         answers=None if answers is None else answers.gather(order),
         label_probability=arranged(probability),
+        sources=None if sources is None else sources.rows(order),
         notes=tuple(notes),
         inputs=inputs,
     )

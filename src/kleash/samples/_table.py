@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, repeat
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -18,7 +18,10 @@ from kleash.errors import MissingColumnError
 from kleash.rows import Source
 from kleash.rows import cells as _cells
 from kleash.samples import _faults, _first_steps
-from kleash.samples._columns import Roles, Wanted
+from kleash.samples._columns import Roles, Wanted, is_number, named
+from kleash.samples._lists import unroll
+from kleash.samples._ratios import TokenError
+from kleash.samples._sources import Sources
 
 if TYPE_CHECKING:
     import polars as pl
@@ -31,18 +34,13 @@ def read_table(source: Source, wanted: Wanted, labels: dict[str, int]) -> Table:
     if stated is None:
         table = _by_rows(source, wanted, labels)
     else:
-        numeric = {name for name, dtype in stated.items() if dtype is not None and _is_number(dtype)}
+        numeric = {name for name, dtype in stated.items() if dtype is not None and is_number(dtype)}
         roles = wanted.resolve(list(stated), source, numeric if source.format.typed else None)
         table = _by_columns(source, roles, labels)
     if not table.rows:
         raise source.error(message("file", expected="rows", got="none"))
+    table.sources = table.found_sources()
     return table
-
-
-def _is_number(dtype: pl.DataType) -> bool:
-    import polars as pl
-
-    return dtype.is_numeric() or dtype.is_(pl.Boolean)
 
 
 def _by_columns(source: Source, roles: Roles, labels: dict[str, int]) -> Table:
@@ -104,13 +102,15 @@ class Table:
     gold: list[NDArray[np.float64]] = field(default_factory=list)
     probability: list[NDArray[np.float64]] = field(default_factory=list)
     answers: list[pl.Series] = field(default_factory=list)
+    ratios: dict[str, list[NDArray[np.float64]]] = field(default_factory=dict)
+    drawn: list[pl.Series] = field(default_factory=list)
+    """Who drew each answer, as the rows have it."""
+    sources: Sources | None = None
 
     @property
     def size(self) -> int:
         """Number of samples so far."""
         return sum(map(len, self.codes))
-
-    # ------------------------------------------------------------------------------------------------ whole batches
 
     def add_frame(self, frame: pl.DataFrame) -> bool:
         """Add a batch whose every cell is in order; False, and nothing added, where one is not."""
@@ -122,6 +122,11 @@ class Table:
             if kept is None:
                 return False
             frame = kept.drop("step") if "step" not in roles.number_columns else kept
+        if roles.ratios is not None:
+            summed = roles.ratios.summed_frame(frame)
+            if summed is None:
+                return False
+            frame = summed
         kept_rows = frame.height
         lists = [name for name, dtype in frame.schema.items() if isinstance(dtype, pl.List)]
         if lists and rows:
@@ -148,8 +153,13 @@ class Table:
                 return False
             answers = answers if answers is None else answers.set(answers == "", None)
         numbers = {name: _cells.numbers(frame[name]) for name in roles.number_columns}
+        drawn = None if roles.ratios is None or roles.ratios.source is None else frame[roles.ratios.source]
+        if drawn is not None and drawn.dtype not in {pl.String, pl.Null}:
+            return False
         if not self._add_numbers(numbers):
             return False
+        if drawn is not None:
+            self.drawn.append(drawn.cast(pl.String))
         codes = np.array([self.labels.setdefault(head, len(self.labels)) for head in heads], dtype=np.int64)
         self.codes.append(codes[runs.to_numpy()] if heads else codes)
         if answers is not None:
@@ -179,9 +189,9 @@ class Table:
             self.gold.append(gold)
         if probability is not None:
             self.probability.append(probability)
+        for name in () if roles.ratios is None else roles.ratios.number_columns:
+            self.ratios.setdefault(name, []).append(columns[name])
         return True
-
-    # -------------------------------------------------------------------------------------------------- row by row
 
     def add_rows(self, lines: Sequence[int], rows: Sequence[dict[str, Any]]) -> None:
         """Add rows, together if all are in order, else one by one, up to the first that cannot be used."""
@@ -216,9 +226,14 @@ class Table:
         import polars as pl
 
         roles = self.roles
+        if roles.ratios is not None:
+            try:
+                rows = [self._summed(row) for row in rows]
+            except TokenError:
+                return False
         columns = {name: [row.get(name) for row in rows] for name in roles.columns}
         unrolled = isinstance(columns[roles.reward_columns[0]][0], list)
-        if unrolled and not _unroll(columns, roles):
+        if unrolled and not unroll(columns, roles):
             return False
         prompts = [cell if type(cell) is str else _cells.label(cell) for cell in columns[roles.prompt]]
         labels = [label for label in prompts if label is not None]
@@ -233,8 +248,13 @@ class Table:
                 answers = pl.Series("answer", texts, dtype=pl.String)
             except UnicodeEncodeError:
                 return False
+        drawn = None
+        if roles.ratios is not None and roles.ratios.source is not None:
+            drawn = [_cells.label(cell) for cell in columns[roles.ratios.source]]
         if not self._add_numbers({name: _cells.numbers_of(columns[name]) for name in roles.number_columns}):
             return False
+        if drawn is not None:
+            self.drawn.append(pl.Series(drawn, dtype=pl.String))
         codes = [self.labels.setdefault(label, len(self.labels)) for label in labels]
         self.codes.append(np.array(codes, dtype=np.int64))
         if answers is not None:
@@ -253,14 +273,25 @@ class Table:
         codes: list[int] = []
         answers: list[str | None] = []
         values: list[tuple[float, float, float]] = []
+        ratios: list[list[float]] = []
+        drawn: list[str | None] = []
         for line, row in zip(lines, rows, strict=True):
+            if roles.ratios is not None:
+                try:
+                    row = self._summed(row)
+                except TokenError as error:
+                    self._fail(str(error), line)
             label = _cells.label(row.get(roles.prompt))
             if label is None or (is_csv and not label):
-                self._fail(f"{_named('prompt', roles.prompt)} is missing; drop the row or fill it in", line)
+                self._fail(f"{named('prompt', roles.prompt)} is missing; drop the row or fill it in", line)
             self._must_encode(label, "prompt", line)
             before = len(values)
             for cells in self._unrolled(row, line):
                 values.append(self._sample(cells, line))
+                if roles.ratios is not None:
+                    found = [self._cell(cells, name, name, line) for name in roles.ratios.number_columns]
+                    ratios.append([math.nan if value is None else value for value in found])
+                    drawn.append(_cells.label(cells.get(roles.ratios.source or "")))
                 if roles.answer is not None:
                     text = _cells.text(cells[roles.answer])
                     self._must_encode(text or "", "answer", line)
@@ -276,7 +307,26 @@ class Table:
             self.probability.append(table[:, 2])
         if roles.answer is not None:
             self.answers.append(pl.Series("answer", answers, dtype=pl.String))
+        if roles.ratios is not None:
+            for name, column in zip(roles.ratios.number_columns, np.array(ratios).T, strict=True):
+                self.ratios.setdefault(name, []).append(column)
+            if roles.ratios.source is not None:
+                self.drawn.append(pl.Series(drawn, dtype=pl.String))
         self.rows += len(rows)
+
+    def _summed(self, row: dict[str, Any]) -> dict[str, Any]:
+        """The row with sums for the log-probabilities of tokens."""
+        assert self.roles.ratios is not None  # the callers have asked
+        return self.roles.ratios.summed_row(row, several=isinstance(row.get(self.roles.reward_columns[0]), list))
+
+    def found_sources(self) -> Sources | None:
+        """Who drew the answers read, while the file is open; None for the reference."""
+        if self.roles.ratios is None or not self.size:
+            return None
+        numbers = {name: np.concatenate(parts) for name, parts in self.ratios.items()}
+        return self.roles.ratios.read(
+            numbers, self.drawn, size=self.size, source=self.source, reward=self.roles.reward_columns[0]
+        )
 
     def _unrolled(self, row: dict[str, Any], line: int) -> Iterator[dict[str, Any]]:
         """The samples in a row: itself, or one for each entry of its lists."""
@@ -296,7 +346,7 @@ class Table:
             self._fail(message("prompt", expected="one prompt per row", got=got), line)
         if len(set(roles.reward_columns) & lists.keys()) < len(roles.reward_columns):
             scalar = next(name for name in roles.reward_columns if name not in lists)
-            self._fail(message(_named("reward", scalar), expected="a list as in the others", got="one cell"), line)
+            self._fail(message(named("reward", scalar), expected="a list as in the others", got="one cell"), line)
         if len({len(cell) for cell in lists.values()}) > 1:
             got = ", ".join(f"{name} {len(cell)}" for name, cell in lists.items())
             self._fail(message("lists in one row", expected="equal lengths", got=got), line)
@@ -314,21 +364,21 @@ class Table:
         for column, weight in roles.rewards:
             value = self._cell(cells, "reward", column, line)
             if value is None:
-                self._fail(f"{_named('reward', column)} is missing; drop the row or fill it in", line)
+                self._fail(f"{named('reward', column)} is missing; drop the row or fill it in", line)
             if not math.isfinite(value):
-                self._fail(_faults.fault(_named("reward", column), "reward", value), line)
+                self._fail(_faults.fault(named("reward", column), "reward", value), line)
             reward += weight * value
         if not math.isfinite(reward):
             self._fail(_faults.fault("weighted sum of the rewards", "reward", reward), line)
         gold = self._cell(cells, "gold", roles.gold, line)
         gold = math.nan if gold is None else gold
         if math.isinf(gold):
-            self._fail(_faults.fault(_named("gold", roles.gold), "gold", gold), line)
+            self._fail(_faults.fault(named("gold", roles.gold), "gold", gold), line)
         probability = self._cell(cells, "label_probability", roles.probability, line)
         probability = math.nan if probability is None else probability
         unknown = math.isnan(probability) and (math.isnan(gold) or roles.probability is None)
         if not (0 < probability <= 1 or unknown):
-            thing = _named("label_probability", roles.probability)
+            thing = named("label_probability", roles.probability)
             self._fail(_faults.fault(thing, "label_probability", probability), line)
         return reward, gold, probability
 
@@ -339,7 +389,7 @@ class Table:
             return _cells.number(cell)
         except ValueError:
             got = repr(short(cell)) if isinstance(cell, str) else short(cell)
-            self._fail(message(_named(role, column), expected="a number", got=got, fix="mend or drop the row"), line)
+            self._fail(message(named(role, column), expected="a number", got=got, fix="mend or drop the row"), line)
 
     def _must_encode(self, text: str, role: str, line: int) -> None:
         if not _cells.encodes(text):
@@ -347,30 +397,3 @@ class Table:
 
     def _fail(self, text: str, line: int) -> NoReturn:
         raise self.source.error(text, line)
-
-
-def _named(role: str, column: str | None) -> str:
-    """A part by its name, with the column that plays it where that is called otherwise."""
-    return role if column in {role, None} else f"{role} (column {short(column)!r})"
-
-
-def _unroll(columns: dict[str, list[Any]], roles: Roles) -> bool:
-    """Unroll, in place, columns that are lists in every row; False, and nothing done, where rows are not alike."""
-    lists = []
-    for name, cells in columns.items():
-        kinds = set(map(type, cells))
-        if name == roles.prompt:
-            if kinds != {str}:
-                return False
-        elif kinds == {list}:
-            lists.append(name)
-        elif list in kinds:
-            return False
-    if not set(roles.reward_columns) <= set(lists):
-        return False
-    sizes = list(map(len, columns[lists[0]]))
-    if 0 in sizes or any(list(map(len, columns[name])) != sizes for name in lists):
-        return False
-    for name, cells in columns.items():
-        columns[name] = list(chain.from_iterable(cells if name in lists else map(repeat, cells, sizes)))
-    return True
