@@ -530,12 +530,34 @@ def test_windows_of_random_worlds(world):
     assert (verdict.kind == "useful-range") == (verdict.loose_edge is not None)
 
 
+def test_weak_rows_of_a_forecast_never_advise():
+    """The largest gain is weak: best and safe are those of the ok rows. Rows of a log may be weak and advise."""
+    beta, gain = [0.5, 1.0, 2.0, 4.0, 8.0], [0.1, 0.9, 0.5, 0.4, 0.3]
+    status = np.array(["ok", "weak", "ok", "ok", "weak"])
+    table = sampled(beta, gain, se=0.01, own=0.05, status=status)
+    verdict = find_window(table)
+    assert (verdict.best_beta, verdict.safe_beta) == (2.0, 2.0)
+    assert find_window(dataclasses.replace(table, source="log")).best_beta == 1.0
+    only_weak = find_window(dataclasses.replace(table, status=np.full(5, "weak")))
+    assert (only_weak.kind, only_weak.safe_beta) == ("cannot-tell", None)
+    assert "No row is sure enough" in only_weak.reasons[0]
+
+
+def test_weak_rows_of_a_forecast_count_against():
+    """A loss seen only in a weak row sets the loose edge; a gain that a weak row allows forbids 'no useful range'."""
+    beta, status = [0.5, 1.0, 2.0, 4.0], np.array(["weak", "ok", "ok", "ok"])
+    lost = find_window(sampled(beta, [-0.5, 0.5, 0.4, 0.3], se=0.01, own=0.05, status=status))
+    assert (lost.kind, lost.loose_edge) == ("useful-range", (0.5, 1.0))
+    nothing = [sampled(beta, [top, -0.5, -0.4, -0.3], se=0.01, own=0.05, status=status) for top in (-0.6, 0.6)]
+    assert [find_window(table).kind for table in nothing] == ["no-useful-range", "cannot-tell"]
+
+
 # ------------------------------------------------------------------------------------------------- how it is said
 
 
-KEYS = [  # of CONTRACT: VERDICT; ``raised`` is ours
+KEYS = [  # of CONTRACT: VERDICT; ``raised`` and ``breakdown_score`` are ours
     *("kind", "best_beta", "best_lo", "best_hi", "best_kl", "safe_beta", "safe_kl"),
-    *("tight_edge", "loose_edge", "raised", "reasons", "needs"),
+    *("tight_edge", "loose_edge", "raised", "breakdown_score", "reasons", "needs"),
 ]
 
 

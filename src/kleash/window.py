@@ -53,6 +53,9 @@ class Verdict:
         gain is left to be shown there.
     raised
         Whether ``safe_beta`` was set by unseen cheats, not by the gain.
+    breakdown_score
+        Where the judge's top is unknown: the largest score at which a kind of cheat that no sample shows could not yet
+        undo the gain at ``safe_beta``; None where that question does not arise, or no score could.
     tight_edge, loose_edge
         Brackets (bad, good): between them the gain becomes a tenth of the best, and the loss by cheating begins.
     reasons, needs
@@ -69,6 +72,7 @@ class Verdict:
     tight_edge: tuple[float, float] | None = None
     loose_edge: tuple[float, float] | None = None
     raised: bool = False
+    breakdown_score: float | None = None
     reasons: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
 
@@ -102,7 +106,9 @@ def find_window(frontier: Frontier, *, tolerance: float | None = None, beta_floo
     Parameters
     ----------
     frontier
-        From any source; rows that are ``beyond`` are not looked at.
+        From any source; rows that are ``beyond`` are not looked at. Of a forecast, rows that are ``weak`` advise
+        nothing: best, safe and gain are taken from those that are ``ok``; weak rows may set a loose edge, and must
+        agree that there is nothing to gain.
     tolerance
         Gold units below which a gain has no practical weight; default 5 % of the frontier's ``gold_range``.
     beta_floor
@@ -151,7 +157,8 @@ def find_window(frontier: Frontier, *, tolerance: float | None = None, beta_floo
     beta, kl = frontier.beta[rows], frontier.kl.value[rows]
     gain = frontier.gold.gain[rows]
     difference = _paired_differences(frontier, rows)
-    measurable = gain.lo > _rounding(frontier)
+    advises = _advises(frontier)[rows]
+    measurable = (gain.lo > _rounding(frontier)) & advises
     if measurable.any():
         best = int(np.argmax(np.where(measurable, gain.value, -np.inf)))
         top = float(gain.value[best])
@@ -173,7 +180,7 @@ def find_window(frontier: Frontier, *, tolerance: float | None = None, beta_floo
             reasons.append(f"At beta {beta[worse]:.3g}{looser_still}, quality is being lost again.")
         else:
             reasons.append(
-                f"Looser than that, no loss shows down to beta {beta[0]:.3g}, the loosest that could be read."
+                f"Looser than that, no loss shows down to beta {beta[advises][0]:.3g}, the loosest that could be read."
             )
         dips = np.flatnonzero(gain.hi[best:] < -_rounding(frontier)) + best
         if dips.size:
@@ -192,7 +199,12 @@ def find_window(frontier: Frontier, *, tolerance: float | None = None, beta_floo
             reasons=tuple(reasons + floor_note),
             needs=("more answers in all, or a larger tolerance, for a safe beta",) if safe_beta is None else (),
         )
-    return _no_gain(frontier, beta, kl, gain, tolerance)
+    return _no_gain(frontier, rows, gain, tolerance)
+
+
+def _advises(frontier: Frontier) -> NDArray[np.bool_]:
+    """Rows that best, safe and gain may be taken from: of a forecast only those that are ``ok``."""
+    return np.asarray(frontier.status == "ok") if frontier.source == "forecast" else frontier.usable
 
 
 def _nothing_to_read(frontier: Frontier) -> Verdict | None:
@@ -259,16 +271,21 @@ def _paired_differences(frontier: Frontier, rows: NDArray[np.intp]) -> Callable[
 
 
 def _best_interval(frontier: Frontier, rows: NDArray[np.intp], best: int) -> tuple[float | None, float | None]:
-    """Where the best beta may be: 95 % of the draws' best (seeds: all), widened to the next betas that were read."""
-    beta = frontier.beta[rows]
+    """Where the best beta may be: 95 % of the draws' best (seeds: all), widened to the next betas that were read.
+
+    The draws choose among rows that advise. At the loosest of these the interval is open: the best may lie beyond.
+    """
+    advises = _advises(frontier)[rows]
+    advising = np.flatnonzero(advises)
     lowest = highest = best
     gains = None if frontier.replicates is None else frontier.replicates.gold_gain()
     if gains is not None:
-        bests = np.argmax(gains[:, rows], axis=1)
+        bests = advising[np.argmax(gains[:, rows[advises]], axis=1)]
         within = 2.5 if frontier.replicates is not None and frontier.replicates.kind == "bootstrap" else 0.0
         lowest = min(best, int(np.percentile(bests, within, method="lower")))
         highest = max(best, int(np.percentile(bests, 100 - within, method="higher")))
-    lo = float(beta[lowest - 1]) if lowest > 0 else (0.0 if beta[0] == 0.0 else None)
+    beta = frontier.beta[rows]
+    lo = float(beta[lowest - 1]) if lowest > advising[0] else (0.0 if beta[lowest] == 0.0 else None)
     hi = float(beta[highest + 1]) if highest + 1 < beta.size else None
     return lo, hi
 
@@ -299,10 +316,19 @@ def _gain_in_words(frontier: Frontier, beta: float, gain: Any) -> str:
     return f"Quality gains {gain.value:.3g}{sure} over the reference at beta {beta:.3g}."
 
 
-def _no_gain(frontier: Frontier, beta: Floats, kl: Floats, gain: Any, tolerance: float | None) -> Verdict:
-    """No measurable gain: either there is provably nothing to gain, or it cannot be told."""
+def _no_gain(frontier: Frontier, rows: NDArray[np.intp], gain: Any, tolerance: float | None) -> Verdict:
+    """No measurable gain: either there is provably nothing to gain, or it cannot be told.
+
+    That there is nothing to gain is said only where rows that advise reach far enough, and then of all rows.
+    """
+    advises = _advises(frontier)[rows]
+    if not advises.any():
+        reason = "No row is sure enough to advise: at every beta that can be read the forecast is weak."
+        return Verdict(kind="cannot-tell", reasons=(reason,), needs=("more answers to each prompt", "more prompts"))
+    beta = frontier.beta[rows]
+    reached = float(np.max(frontier.kl.value[rows][advises]))
     widest = float(np.max(gain.hi))
-    far_enough = bool(np.max(kl) >= _SEEN_KL or (frontier.beta[0] == 0.0 and frontier.usable[0]))
+    far_enough = bool(reached >= _SEEN_KL or (frontier.beta[0] == 0.0 and frontier.usable[0]))
     if tolerance is not None and widest < max(tolerance, np.finfo(float).tiny) and far_enough:
         least = f"At no beta from {beta[0]:.3g} to {beta[-1]:.3g} does quality gain more than {max(widest, 0.0):.2g}"
         return Verdict(
@@ -310,7 +336,7 @@ def _no_gain(frontier: Frontier, beta: Floats, kl: Floats, gain: Any, tolerance:
             reasons=(least + " over the untouched reference.", "The dial cannot help here: fix the judge."),
         )
     if not far_enough:
-        reason = f"The data reach only {float(np.max(kl)):.2g} nats from the reference, too near to see gain or loss."
+        reason = f"The data reach only {reached:.2g} nats from the reference, too near to see gain or loss."
         return Verdict(kind="cannot-tell", reasons=(reason,), needs=("more answers to each prompt",))
     reason = f"A gain of up to {widest:.3g} can be neither shown nor ruled out."
     if np.isnan(widest):

@@ -175,7 +175,8 @@ def test_rows_that_are_beyond_are_null_and_enter_nothing():
     assert np.isnan(result.frontier.replicates.reward[:, :2]).all()
     assert np.isfinite(result.frontier.replicates.kl[:, 2:]).all()
     assert content["horizon"] == {"beta": 2.0, "kl": content["rows"][2]["kl"]}
-    assert content["verdict"]["best_beta"] == 2.0
+    assert content["verdict"]["best_beta"] == 100.0  # at 2 a class of answers at 9 that no sample shows is too much
+    assert forecast(samples, beta=[2.0, 100.0]).verdict.best_beta == 2.0
     assert all(loss["loss"] > 0 for loss in content["unseen"]["losses"])
 
 
@@ -205,8 +206,8 @@ def test_gain_is_paired():
 
 def test_intervals_hold_the_estimates_and_end_at_the_declared_scale():
     samples = word_problems()
-    wide = forecast(samples, beta=[0.5, 5.0, 50.0]).frontier
-    cut = forecast(samples, beta=[0.5, 5.0, 50.0], **SETTINGS).frontier
+    wide = forecast(samples, beta=[0.5, 5.0, 50.0], reward_max=300.0, gold_min=-9.0).frontier
+    cut = forecast(samples, beta=[0.5, 5.0, 50.0]).frontier  # the scores pile up at 100
     for table in (wide, cut):
         for part in (table.reward, table.gold, table.kl, table.gold.gain):
             assert (part.lo <= part.value).all()
@@ -214,8 +215,8 @@ def test_intervals_hold_the_estimates_and_end_at_the_declared_scale():
     assert wide.reward.hi.max() > 100.0
     np.testing.assert_array_equal(cut.reward.hi, np.minimum(wide.reward.hi, 100.0))
     seldom = rectangle(np.random.default_rng(0).random((9, 24)), np.eye(9, 24) * (np.arange(9) < 2)[:, None])
-    assert forecast(seldom, beta=[5.0]).frontier.gold.lo < 0.0
-    assert forecast(seldom, beta=[5.0], gold_min=0.0).frontier.gold.lo == 0.0
+    assert forecast(seldom, beta=[5.0], gold_min=-9.0).frontier.gold.lo < 0.0
+    assert forecast(seldom, beta=[5.0]).frontier.gold.lo == 0.0  # what most answers are worth
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_nearly_the_same_numbers():
@@ -346,7 +347,7 @@ def test_all_gold_equal(value):
     result = forecast(rectangle(reward, np.full(reward.shape, value)))
     assert result.verdict.kind == "cannot-tell"
     assert "quality is the same for every answer" in result.verdict.reasons[0]
-    assert (result.frontier.status == "ok").sum() > 10
+    assert set(result.frontier.status) == {"weak", "beyond"}  # labels that are all alike say nothing of rare ones
 
 
 def test_one_prompt():

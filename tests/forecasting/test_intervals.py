@@ -5,7 +5,8 @@ import pytest
 from by_hand import rectangle
 from scipy.special import softmax, stdtrit
 
-from kleash.forecasting.intervals import MIN_PROMPTS, Answers, Prompts
+from kleash.estimates import Estimates
+from kleash.forecasting.intervals import MIN_PROMPTS, Answers, Prompts, stretched
 from kleash.forecasting.reweight import reweight
 
 
@@ -187,7 +188,9 @@ def test_fixed_prompts_means_have_the_textbook_error():
         answers.add((left_out - left_out.mean())[None, :, None])
     parts = np.array([values.var(ddof=1) / values.size for values in groups])
     mean = np.array([np.mean([values.mean() for values in groups])])
-    estimates, draws = answers.means(mean, widen=np.array([0.25]), rng=np.random.default_rng(0), n_draws=4000)
+    estimates, draws = answers.means(
+        mean, widen=np.array([0.25]), noise=np.zeros(1), rng=np.random.default_rng(0), n_draws=4000
+    )
     assert estimates.se[0] == pytest.approx(np.sqrt(parts.sum()) / 3, rel=1e-12)
     df = parts.sum() ** 2 / (parts**2 / np.array([4, 4, 11])).sum()
     reach = stdtrit(df, 0.975) * estimates.se + 0.25
@@ -202,7 +205,9 @@ def test_fixed_prompts_quantities_known_on_some_prompts():
     deviations[:, :, 0] = [1, -1, 1, -1]
     deviations[0, :, 1] = [2, -2, 2, -2]  # the second prompt lacks the second quantity
     answers.add(deviations)
-    estimates, draws = answers.means(np.zeros(2), widen=np.zeros(2), rng=np.random.default_rng(0), n_draws=4000)
+    estimates, draws = answers.means(
+        np.zeros(2), widen=np.zeros(2), noise=np.zeros(2), rng=np.random.default_rng(0), n_draws=4000
+    )
     np.testing.assert_allclose(estimates.se, [np.sqrt(2 * 3) / 2, np.sqrt(12)], rtol=1e-12)
     assert np.corrcoef(draws.T)[0, 1] == pytest.approx(6 / np.sqrt(6 * 12), abs=0.05)
 
@@ -210,7 +215,9 @@ def test_fixed_prompts_quantities_known_on_some_prompts():
 def test_fixed_prompts_that_do_not_move_have_no_error():
     answers = Answers.of(np.array([1.0]))
     answers.add(np.zeros((1, 3, 1)))
-    estimates, draws = answers.means(np.array([2.0]), widen=np.zeros(1), rng=np.random.default_rng(0), n_draws=5)
+    estimates, draws = answers.means(
+        np.array([2.0]), widen=np.zeros(1), noise=np.zeros(1), rng=np.random.default_rng(0), n_draws=5
+    )
     assert estimates.se == estimates.hi - estimates.lo == 0.0
     np.testing.assert_array_equal(draws, 2.0)
 
@@ -222,10 +229,29 @@ def test_fixed_prompts_error_against_drawing_answers_anew():
     beta = np.array([1.5])
     answers = Answers.of(np.full(6, 6.0))
     table = reweight(rectangle(r), beta, labels=None, rng=rng, deviations=answers)
-    estimates, _ = answers.means(table.plain.mean(axis=1)[[0, 1, 0, 0, 0, 0], 0], widen=0.0, rng=rng, n_draws=10)
+    means = table.plain.mean(axis=1)[[0, 1, 0, 0, 0, 0], 0]
+    estimates, _ = answers.means(means, widen=0.0, noise=np.zeros(6), rng=rng, n_draws=10)
     drawn = np.take_along_axis(r[None], rng.integers(60, size=(3000, 6, 60)), axis=2)
     w = softmax(drawn / beta, axis=2)
     means = (w * drawn).sum(axis=2).mean(axis=1), (w * np.log(60 * w)).sum(axis=2).mean(axis=1)
     assert estimates.se[0] == pytest.approx(means[0].std(), rel=0.1)
     assert estimates.se[1] == pytest.approx(means[1].std(), rel=0.15)
     assert estimates.se[4] == pytest.approx(np.sqrt((r.var(axis=1, ddof=1) / 60).sum()) / 6, rel=1e-10)
+
+
+def test_fixed_prompts_noise_of_the_correction_counts_where_it_is_larger():
+    answers = Answers.of(np.array([2.0, 2.0]))
+    answers.add(np.tile(np.array([1.0, -1.0, 1.0, -1.0])[None, :, None], (1, 1, 2)))  # jackknife variance 3 each
+    estimates, draws = answers.means(
+        np.zeros(2), widen=np.zeros(2), noise=np.array([12.0, 1.0]), rng=np.random.default_rng(0), n_draws=4000
+    )
+    np.testing.assert_allclose(estimates.se, [np.sqrt(12) / 2, np.sqrt(3) / 2], rtol=1e-12)
+    assert draws.std(axis=0) == pytest.approx(estimates.se, rel=0.06)
+
+
+def test_stretched_intervals_by_hand():
+    """Half-width 1 around rises of 2, of nothing and below the reference: the first alone has a logarithm."""
+    value = np.array([3.0, 1.0, 0.5])
+    table = stretched(Estimates(value=value, se=np.ones(3), lo=value - 1, hi=value + 1), 1.0, factor=1.5)
+    np.testing.assert_allclose(table.lo, value - 1.5, rtol=1e-12)
+    np.testing.assert_allclose(table.hi, value + np.array([2 * np.expm1(0.75), 1.5, 1.5]), rtol=1e-12)

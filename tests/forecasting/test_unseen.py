@@ -12,7 +12,8 @@ from scipy.special import logsumexp
 
 from kleash import forecast
 from kleash.forecasting.estimate import estimate_prompts
-from kleash.forecasting.unseen import mass_below, worst_loss
+from kleash.forecasting.reweight import Labels
+from kleash.forecasting.unseen import breakdown_score, mass_below, worst_loss
 
 BUDGET = -np.log(0.05)  # expected sightings of a kind that stays unseen with 5 % probability
 
@@ -270,7 +271,6 @@ def test_the_safe_beta_is_never_below_the_floor():
     ("options", "words"),
     [
         ({}, "the top of the judge's scale (reward_max) and the worst gold (gold_min) are needed"),
-        ({"reward_max": 5.0}, "are needed"),
         ({"gold_min": 0.0}, "are needed"),
         ({"reward_max": 5.0, "gold_min": 0.0, "objective": "group-standardised"}, "for the tilt only"),
     ],
@@ -287,3 +287,49 @@ def test_without_gold_the_top_and_the_worst_do_not_help():
     result = forecast(normal_samples(gold=False), beta=[1.0], reward_max=5.0, gold_min=0.0)
     assert result.unseen is None
     assert "without gold labels" in result.notes[-1]
+
+
+# ------------------------------------------------------------------------------------------------- the breakdown score
+
+
+def no_ends(seed=0, n_prompts=60):
+    """Normal scores and a gold without a floor: no end of a scale is seen."""
+    rng = np.random.default_rng(seed)
+    r = rng.normal(size=(n_prompts, 24))
+    return rectangle(r, 0.5 * r + rng.normal(size=r.shape))
+
+
+def test_the_breakdown_score_is_where_the_worst_loss_is_the_gain():
+    """By hand at one prompt, where the worst mass is 3.0 / K: the share at that score, times what is at stake."""
+    rng = np.random.default_rng(1)
+    samples = rectangle(rng.normal(size=(1, 200)), rng.random((1, 200)))
+    labels = Labels.of(samples)
+    score = breakdown_score(samples, labels, 0.7, gain=0.2, gold_min=0.0)
+    r, g = samples.reward, samples.gold
+    w = np.exp(r / 0.7)
+    q = -np.log(0.05) / 200
+    a = np.exp(score / 0.7) / w.mean()
+    assert a * q / (a * q + 1 - q) * (w @ g / w.sum()) == pytest.approx(0.2, rel=1e-5)
+    assert breakdown_score(samples, labels, 0.7, gain=2.0, gold_min=0.0) == np.inf
+    assert breakdown_score(samples, labels, 0.7, gain=1e-9, gold_min=0.0) == -np.inf
+
+
+def test_the_verdict_states_the_breakdown_score_where_the_top_is_unknown():
+    result = forecast(no_ends())
+    score = result.verdict.breakdown_score
+    assert result.unseen is None
+    assert f"only if it scores above {score:.4g}" in result.verdict.reasons[-1]
+    assert result.to_dict()["verdict"]["breakdown_score"] == score
+    stated = forecast(no_ends(), reward_max=6.0, gold_min=-4.0)
+    assert stated.verdict.breakdown_score is None
+
+
+def test_ends_that_the_data_show_are_used_without_being_stated():
+    """Right-or-wrong scores and gold: the same as with both stated, but for the notes."""
+    rng = np.random.default_rng(0)
+    r = (rng.random((40, 16)) < rng.random((40, 1))).astype(float)
+    g = (rng.random(r.shape) < 0.2 + 0.6 * r).astype(float)
+    silent, stated = forecast(rectangle(r, g)), forecast(rectangle(r, g), reward_max=1.0, gold_min=0.0)
+    assert silent.unseen.to_dict() == stated.unseen.to_dict()
+    assert silent.verdict == stated.verdict
+    assert any("taken to end at 1" in note for note in silent.notes)

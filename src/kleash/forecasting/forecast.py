@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -14,24 +13,24 @@ from scipy.special import softmax
 from kleash import _checks
 from kleash._version import version
 from kleash.errors import DataError, OptionError
+from kleash.forecasting.advice import advise, tail_notes, with_breakdown
 from kleash.forecasting.best_of_n import BestOfNRow, best_of_n_rows
 from kleash.forecasting.best_of_n_of_sources import best_of_n_of_sources
-from kleash.forecasting.gate import tail_status
 from kleash.forecasting.grid import default_betas
 from kleash.forecasting.grid_of_sources import default_betas_of_sources
+from kleash.forecasting.known import Ends, default_tolerance, known_ends
 from kleash.forecasting.layout import PromptsAre, collector, lay_out
 from kleash.forecasting.result import Forecast
 from kleash.forecasting.reweight import Labels, PolicyWeights, Progress, Reweighted, reweight
 from kleash.forecasting.sourced import Sourced
 from kleash.forecasting.standardised import finite_group_weights, large_group_weights
 from kleash.forecasting.survey import survey
-from kleash.forecasting.tail import Tail, score_tail
+from kleash.forecasting.tail import score_tail
 from kleash.forecasting.trainer import TrainerOrder
 from kleash.forecasting.unseen import Unseen, unseen_cheats, unseen_in_words
 from kleash.forecasting.unseen_of_sources import unseen_of_sources
 from kleash.frontier import Frontier
 from kleash.samples import Samples, read_samples
-from kleash.window import DEFAULT_TOLERANCE, Verdict, find_window
 
 __all__ = ["Objective", "PromptsAre", "forecast"]
 
@@ -136,8 +135,11 @@ def forecast(
     betas = _betas(samples, beta, objective)
     labels = Labels.of(samples)
     _check_limits(samples, reward_max, gold_min, tolerance)
+    ends = Ends(reward_max=reward_max, gold_min=gold_min)
+    if seen is None:
+        ends = known_ends(samples, reward_max=reward_max, gold_min=gold_min)
     order = _order(trainer, objective, length, group_size, settings)
-    notes = [*samples.notes, *(seen.notes if seen else ())]
+    notes = [*samples.notes, *(seen.notes if seen else ()), *ends.notes]
     weights = _policy_weights(objective, None if objective == "tilt" and order else group_size, prompts, seed)
     if prompts == "sampled" and samples.n_prompts == 1:
         if weights is not None:
@@ -161,28 +163,23 @@ def forecast(
         sourced or tail,
         betas=betas,
         rng=boot,
-        reward_max=reward_max,
-        gold_min=gold_min,
+        ends=ends,
+        objective=objective,
         prompts=prompts,
         correction=correction,
         provenance=_provenance(
             samples, objective=objective, group_size=group_size, prompts=prompts, correction=correction, seed=seed
         ),
     )
-    notes += _tail_notes(tail)
+    limit = default_tolerance(samples, ends) if tolerance is None else float(tolerance)
     unseen = None
-    if weights is None and labels is not None and reward_max is not None and gold_min is not None:
-        limit = _tolerable(samples, labels, gold_min) if tolerance is None else float(tolerance)
-        unseen = _unseen(
-            sourced or samples, labels, table, betas, reward_max=reward_max, gold_min=gold_min, tolerance=limit
-        )
-    else:
-        notes.append(unseen_in_words(samples, labels, objective))
-    floor = None if unseen is None else unseen.beta_floor
-    verdict = find_window(frontier, tolerance=tolerance, beta_floor=None if floor == np.inf else floor)
-    if floor == np.inf:
-        verdict = _nothing_is_safe(verdict)
-    verdict = verdict if frontier.usable.any() else _with_tail(verdict, tail)
+    if weights is None and labels is not None and ends.reward_max is not None and ends.gold_min is not None:
+        scale = {"reward_max": ends.reward_max, "gold_min": ends.gold_min, "tolerance": limit}
+        unseen = _unseen(sourced or samples, labels, table, betas, **scale)
+    notes += tail_notes(tail) + ([unseen_in_words(samples, labels, objective)] if unseen is None else [])
+    verdict = advise(frontier, tail, unseen, tolerance=limit)
+    if weights is None and labels is not None and unseen is None and sourced is None:
+        verdict = with_breakdown(verdict, frontier, samples, labels, ends)
     return Forecast(
         frontier=frontier,
         verdict=verdict,
@@ -216,12 +213,6 @@ def _unseen(seen: Samples | Sourced, labels: Labels, table: Reweighted, betas: F
     if isinstance(seen, Samples):
         return unseen_cheats(seen, labels, betas, table.plain, **scale)
     return unseen_of_sources(seen, **scale)
-
-
-def _tolerable(samples: Samples, labels: Labels, gold_min: float) -> float:
-    """What a cheat may cost if nothing was said of it: a share of the scale of gold."""
-    assert samples.gold is not None
-    return DEFAULT_TOLERANCE * (float(np.nanmax(np.where(labels.labelled, samples.gold, gold_min))) - gold_min)
 
 
 def _order(
@@ -306,47 +297,6 @@ def _policy_weights(
         return finite_group_weights(reward, beta, group_size=size, rng=np.random.default_rng(seed))
 
     return weights
-
-
-def _nothing_is_safe(verdict: Verdict) -> Verdict:
-    """The verdict where what no sample shows could cost too much at any beta, the reference's included."""
-    if verdict.safe_beta is None:
-        return verdict
-    reason = "No beta is safe from a cheat nobody has seen: so few samples could miss one that costs too much anywhere."
-    return dataclasses.replace(
-        verdict,
-        safe_beta=None,
-        safe_kl=None,
-        reasons=(*verdict.reasons, reason),
-        needs=(*verdict.needs, "more answers in all, or a larger tolerance, for a safe beta"),
-    )
-
-
-def _tail_notes(tail: Tail) -> list[str]:
-    status = tail_status(tail)
-    if status == "ok":
-        return []
-    if np.isnan(tail.shape):
-        return ["Too few samples to see how heavy the tail of the judge's scores is."]
-    shape = f"generalised Pareto shape {tail.shape:.2f} +- {tail.se:.2f}, light is at most 0.10"
-    if status == "weak":
-        return [f"The upper tail of the judge's scores may be heavy ({shape})."]
-    heavy = f"The upper tail of the judge's scores is heavy ({shape}): policies far from what the samples show can "
-    return [heavy + "collect reward at almost no KL, so no beta can be forecast. Clip or squash the reward, or sweep."]
-
-
-def _with_tail(verdict: Verdict, tail: Tail) -> Verdict:
-    """Say why everything is beyond, where the tail is the reason."""
-    if tail_status(tail) != "beyond":
-        return verdict
-    return Verdict(
-        kind="cannot-tell",
-        reasons=("The judge's scores have a heavy upper tail: reward may hide in answers too rare to be sampled.",),
-        needs=(
-            "the end of the judge's scale (reward_max), if it has one",
-            "else a squashed reward, or a sweep instead of a forecast",
-        ),
-    )
 
 
 def _answers(

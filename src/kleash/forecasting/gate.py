@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from kleash.forecasting.reweight import Labels, Reweighted
 from kleash.forecasting.tail import Tail
+from kleash.samples import Samples
 
-__all__ = ["row_status", "tail_status"]
+__all__ = ["demoted", "row_status", "tail_status", "too_little_gold"]
 
 Floats = NDArray[np.float64]
 
@@ -38,6 +40,7 @@ _FEWEST_EFFECTIVE = 2.0
 For normal scores the effective sample size at a KL is K exp(-2 KL), so this asks for a KL of at most
 log(K / 2) / 2; by trial, past it the truth of worlds with gamma tails is missed half of the time.
 """
+_ENOUGH_RARE = 100  # labels that differ from the commonest from which on they need no look of their own
 _FEWEST_LABELS = 10.0  # effective labels below which a mean and its error mean little
 
 
@@ -63,7 +66,7 @@ def row_status(
     reward_range: tuple[float, float],
     gold: Floats | None,
     gold_range: tuple[float, float],
-    log_samples: float,
+    log_samples: float | Floats,
     n_gold_eff: Floats | None,
     tail: Tail,
     corrected: bool = True,
@@ -84,7 +87,7 @@ def row_status(
         The same of gold; None without labels. With few labels it may lie outside by chance: that alone is ``weak``, by
         more than a standard error ``beyond``.
     log_samples
-        Mean over prompts of log K, nats.
+        Mean over prompts of log K, nats, shape () or (B,).
     n_gold_eff
         Effective number of gold labels, shape (B,); None without gold.
     tail
@@ -124,6 +127,49 @@ def row_status(
     if overall == "beyond":
         return np.full(kl.shape, "beyond")
     return np.where((status == "ok") & (overall == "weak"), "weak", status)
+
+
+def demoted(status: NDArray[np.str_], *reasons: NDArray[np.bool_] | bool) -> NDArray[np.str_]:
+    """Rows that were ``ok`` and have a reason, each of shape (B,) or (), not to be: ``weak``."""
+    bad = np.any(np.broadcast_arrays(*reasons, np.zeros(status.shape, dtype=bool)), axis=0)
+    return np.where((status == "ok") & bad, "weak", status)
+
+
+def too_little_gold(samples: Samples, labels: Labels | None, table: Reweighted, beta: Floats) -> NDArray[np.bool_]:
+    """Rows whose gold hangs on fewer than ten effective answers that differ from the commonest.
+
+    Parameters
+    ----------
+    samples, labels
+        P prompts with their samples, and their gold.
+    table
+        Estimates per prompt.
+    beta
+        Shape (B,).
+
+    Returns
+    -------
+    Shape (B,).
+
+    Notes
+    -----
+    Where gold is right in one answer of 500, nearly all labels are alike, and how sure its mean is depends on the few
+    that are not: (sum w)^2 / sum w^2 over them, w their weights under the policy. With a hundred or more of them, ten
+    effective labels of all suffice.
+    """
+    if labels is None or samples.gold is None:
+        return np.zeros(beta.shape, dtype=bool)
+    values, counts = np.unique(samples.gold[labels.labelled], return_counts=True)
+    rare = np.flatnonzero(labels.labelled & (samples.gold != values[counts.argmax()]))
+    if rare.size >= _ENOUGH_RARE or values.size == samples.n_gold:
+        return np.zeros(beta.shape, dtype=bool)
+    if not rare.size:
+        return np.ones(beta.shape, dtype=bool)
+    prompt = np.searchsorted(samples.offsets, rare, side="right") - 1
+    reward, kl = table.plain[0, prompt], table.plain[1, prompt]
+    with np.errstate(under="ignore"):
+        weight = np.exp((samples.reward[rare, None] - reward) / beta + kl) / samples.counts[prompt, None]
+    return np.asarray(weight.sum(axis=0) ** 2 < _FEWEST_LABELS * (weight**2).sum(axis=0))
 
 
 def _outside(mean: Floats, ends: tuple[float | Floats, float | Floats]) -> NDArray[np.bool_]:

@@ -10,7 +10,7 @@ from scipy.special import stdtrit
 
 from kleash.frontier import Estimates
 
-__all__ = ["MIN_PROMPTS", "Answers", "Prompts"]
+__all__ = ["MIN_PROMPTS", "Answers", "Prompts", "stretched"]
 
 Floats = NDArray[np.float64]
 
@@ -20,6 +20,40 @@ MIN_PROMPTS = 20
 _WIDEST = (
     3.0  # times Student's t: where the bootstrap-t asks for more, its tails are ratios to standard errors near zero
 )
+
+
+def stretched(estimates: Estimates, origin: Floats | float, *, factor: float) -> Estimates:
+    """The intervals of a quantity that rises from the reference, made to hold for few prompts.
+
+    Parameters
+    ----------
+    estimates
+        Shape (B,).
+    origin
+        What the reference has: its mean score; 0 for KL.
+    factor
+        By how much both sides become longer.
+
+    Returns
+    -------
+    Estimates
+        The upper end is at least that of the logarithm of the rise, origin + rise exp(half / rise).
+
+    Notes
+    -----
+    Few prompts, or few answers in all, miss the few that matter, and have a small rise and a small error at once.
+    """
+    rise = estimates.value - origin
+    half = factor * (estimates.hi - estimates.value)
+    relative = np.divide(half, rise, out=np.zeros_like(half), where=rise > 1e-12 * np.abs(half))
+    with np.errstate(over="ignore", invalid="ignore"):  # an infinite end: there is no upper limit
+        above = np.where(relative > 0, rise * np.expm1(relative), 0.0)
+    return Estimates(
+        value=estimates.value,
+        se=estimates.se,
+        lo=estimates.value - factor * (estimates.value - estimates.lo),
+        hi=estimates.value + np.fmax(half, above),
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -137,7 +171,7 @@ class Answers:
         self.fourth += ((scale * (deviations**2).sum(axis=1)) ** 2).sum(axis=0) / (n_samples - 1)
 
     def means(
-        self, values: Floats, *, widen: Floats, rng: np.random.Generator, n_draws: int
+        self, values: Floats, *, widen: Floats, noise: Floats, rng: np.random.Generator, n_draws: int
     ) -> tuple[Estimates, Floats]:
         """Q means with 95 % intervals, and draws of shape (R, Q).
 
@@ -147,6 +181,8 @@ class Answers:
             The means over prompts, shape (Q,).
         widen
             Shape (Q,), added to the interval on both sides.
+        noise
+            Shape (Q,), the sum over prompts of the variance that random halves of the answers show.
 
         Returns
         -------
@@ -154,11 +190,15 @@ class Answers:
 
         Notes
         -----
-        Variance of a mean: the sum over prompts of (K - 1) / K sum_i deviation_i^2, over n^2 (Tukey's jackknife);
-        Student's t with Satterthwaite's degrees of freedom; draws from the normal law of that covariance.
+        Variance of a mean: the sum over prompts of (K - 1) / K sum_i deviation_i^2, over n^2 (Tukey's jackknife), or
+        that of the halves where it is larger: taking out the bias adds noise of its own, which the deviations of the
+        plain estimate do not have. Student's t with Satterthwaite's degrees of freedom; draws from the normal law of
+        that covariance.
         """
-        covariance = self.covariance / np.outer(self.n, self.n)
         variance = np.diag(self.covariance)
+        grown = np.divide(noise, variance, out=np.ones_like(variance), where=variance > 0)
+        scale = np.sqrt(np.maximum(grown, 1.0)) / self.n
+        covariance = self.covariance * np.outer(scale, scale)
         se = np.sqrt(np.diag(covariance))
         df = np.divide(variance**2, self.fourth, out=np.ones_like(variance), where=self.fourth > 0)
         reach = stdtrit(np.maximum(df, 1.0), 0.975) * se + widen

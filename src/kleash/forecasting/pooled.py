@@ -221,6 +221,7 @@ def _together(
         reference=value[[0, 2], :, -1],
         ess=_mean([sheet.ess for sheet in sheets], weight)[:, :-1],
         label_ess=np.asarray(label_ess)[:-1],
+        noise=np.zeros((4, moved.shape[1] - 1)),
     )
     log_n = np.stack([np.nanmean(sheet.log_n) for sheet in sheets])
     return Pooled(

@@ -13,7 +13,7 @@ from scipy.special import xlogy
 from kleash._checks import message
 from kleash.errors import DataError
 from kleash.forecasting.blocks import blocks
-from kleash.forecasting.estimate import estimate_prompts
+from kleash.forecasting.estimate import PromptEstimates, estimate_prompts
 from kleash.forecasting.fitted import fitted_gold
 from kleash.forecasting.intervals import Answers
 from kleash.samples import Samples
@@ -103,7 +103,9 @@ class Reweighted:
     ``plain`` and ``value`` have shape (3, P, B): self-normalised weights alone, and with the bias taken out.
     ``drift`` (3, B) is how much the mean over prompts moves when the samples per prompt are halved, ``left`` (3, B)
     the bias that may be left, by which intervals are widened. ``reference`` is (2, P): mean reward and marked gold of
-    the untouched reference. ``ess`` (P, B); ``label_ess`` (B,).
+    the untouched reference. ``ess`` (P, B); ``label_ess`` (B,). ``noise`` (4, B), of reward, KL,
+    gold and gain, is the sum over prompts of the variance over answers that the halves show, ((J_1 - J_2) / 2)^2
+    averaged over splits; of the tilt only.
     """
 
     plain: Floats
@@ -113,6 +115,7 @@ class Reweighted:
     reference: Floats
     ess: Floats
     label_ess: Floats
+    noise: Floats
 
 
 def reweight(
@@ -159,7 +162,7 @@ def reweight(
     n_prompts, n_betas = samples.n_prompts, beta.size
     plain, value = np.empty((3, n_prompts, n_betas)), np.empty((3, n_prompts, n_betas))
     reference, ess, label_ess = np.empty((2, n_prompts)), np.empty((n_prompts, n_betas)), np.zeros(n_betas)
-    drift = np.zeros((3, n_prompts, n_betas))
+    drift, noise = np.zeros((3, n_prompts, n_betas)), np.zeros((4, n_betas))
     marked = np.zeros(samples.n_samples) if labels is None else labels.marked
     labelled = np.zeros(samples.n_samples, dtype=bool) if labels is None else labels.labelled
     n_splits = int(np.clip(_HALVED_SAMPLES // samples.n_samples, 1, _MOST_SPLITS)) if weights is None else 1
@@ -175,6 +178,7 @@ def reweight(
             parts = [estimate_prompts(*half, 1 / beta) for half in halves]
             raw_half = np.mean([part.plain for part in parts], axis=0) if parts else None
             half = np.mean([part.corrected for part in parts], axis=0) if parts else None
+            noise += _noise(parts, halves)
             if deviations is not None and here.deviations is not None:
                 deviations.add(_stacked(here.deviations, r, x))
         else:
@@ -209,6 +213,7 @@ def reweight(
         reference=reference,
         ess=ess,
         label_ess=label_ess,
+        noise=noise,
     )
 
 
@@ -220,6 +225,16 @@ def _halves(reward: Floats, marked: Floats, rng: np.random.Generator) -> list[tu
     order = np.argsort(rng.random(reward.shape), axis=1)
     parts = (order[:, : n_samples // 2], order[:, n_samples // 2 :])
     return [(np.take_along_axis(reward, part, axis=1), np.take_along_axis(marked, part, axis=1)) for part in parts]
+
+
+def _noise(parts: list[PromptEstimates], halves: list[tuple[Floats, Floats]]) -> Floats:
+    """Sum over prompts of the variance of reward, KL, gold and gain that pairs of halves show: (4, B)."""
+    if not parts:
+        return np.zeros((4, 1))
+    gain = [part.corrected[2] - x.mean(axis=1)[:, None] for part, (_, x) in zip(parts, halves, strict=True)]
+    whole = [np.concatenate([part.corrected, more[None]]) for part, more in zip(parts, gain, strict=True)]
+    pairs = zip(whole[::2], whole[1::2], strict=True)
+    return np.asarray(np.mean([((a - b) ** 2).sum(axis=1) for a, b in pairs], axis=0) / 4)
 
 
 def _weighted(

@@ -14,7 +14,16 @@ from scipy.special import polygamma, psi
 
 from kleash.samples import Samples
 
-__all__ = ["LIGHT", "Tail", "fit_generalised_pareto", "residuals", "score_tail"]
+__all__ = [
+    "LIGHT",
+    "Studentised",
+    "Tail",
+    "answers_at_end",
+    "fit_generalised_pareto",
+    "residuals",
+    "score_tail",
+    "studentised",
+]
 
 Floats = NDArray[np.float64]
 
@@ -70,15 +79,41 @@ def score_tail(samples: Samples, *, reward_max: float | None = None) -> Tail:
     Vehtari, Simpson, Gelman, Yao, Gabry 2024, JMLR 25:72 (M); Davison and Smith 1990 (standard error).
     """
     reward = samples.reward
+    piled_up = answers_at_end(reward)
     lowest, highest = float(reward.min()), float(reward.max())
-    piled_up = int(np.count_nonzero(reward >= highest - _TOP * (highest - lowest)))
-    if piled_up >= _PILE * reward.size:
+    if not piled_up and reward_max is not None:
+        end = min(highest, reward_max - _TOP * (reward_max - lowest))
+        at_top = int(np.count_nonzero(reward >= end))
+        piled_up = at_top if at_top >= _CEILING else 0
+    if piled_up:
         return Tail(shape=-1.0, se=0.0, n=piled_up)
-    end = highest if reward_max is None else min(highest, reward_max - _TOP * (reward_max - lowest))
-    at_top = int(np.count_nonzero(reward >= end))
-    if at_top >= _CEILING:
-        return Tail(shape=-1.0, se=0.0, n=at_top)
     return _upper_tail(residuals(samples))
+
+
+def answers_at_end(values: Floats) -> int:
+    """How many answers pile up at the upper end of a scale; 0 if that is not seen to end.
+
+    Parameters
+    ----------
+    values
+        Scores, shape (N,).
+
+    Returns
+    -------
+    Those in the top twentieth of the range, if they are a tenth of all; else those that share the highest value, if
+    they are ten. Of scores without an end no two are equal, and few are near the largest.
+
+    Examples
+    --------
+    >>> answers_at_end(np.repeat([0.0, 1.0], [90, 10])), answers_at_end(np.arange(100.0))
+    (10, 0)
+    """
+    lowest, highest = float(values.min()), float(values.max())
+    near = int(np.count_nonzero(values >= highest - _TOP * (highest - lowest)))
+    if near >= _PILE * values.size:
+        return near
+    shared = int(np.count_nonzero(values == highest))
+    return shared if shared >= _CEILING else 0
 
 
 def _upper_tail(values: Floats) -> Tail:
@@ -94,12 +129,31 @@ def _upper_tail(values: Floats) -> Tail:
     return Tail(shape=shape, se=abs(1 + shape) / np.sqrt(excess.size), n=int(excess.size))
 
 
-def residuals(samples: Samples) -> Floats:
-    """Externally studentised residuals of the rewards: how far each answer lies from the other answers to its prompt.
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Studentised:
+    """How far each answer lies from the other answers to its prompt.
+
+    ``rows`` are the answers that have a ``residual`` (dimensionless): those to prompts with any spread and at least
+    three answers. ``mean`` and ``sd`` (P,) are the prompts' own, the SD shrunk to the common one.
+    """
+
+    rows: NDArray[np.intp]
+    residual: Floats
+    mean: Floats
+    sd: Floats
+
+
+def studentised(samples: Samples) -> Studentised:
+    """Externally studentised residuals of the rewards.
+
+    Parameters
+    ----------
+    samples
+        Grouped by prompt.
 
     Returns
     -------
-    One residual per answer, dimensionless; answers to prompts without any spread are left out.
+    Studentised
 
     Notes
     -----
@@ -119,14 +173,25 @@ def residuals(samples: Samples) -> Floats:
     squares = np.add.reduceat(centred**2, starts)
     spread = squares > 1e-24 * np.maximum(squares.max(), np.finfo(float).tiny)
     if not spread.any():
-        return np.empty(0)
+        return Studentised(rows=np.empty(0, np.intp), residual=np.empty(0), mean=mean, sd=np.zeros_like(mean))
     prior_df, prior = _common_variance(squares[spread], counts[spread] - 1)
-    keep = np.repeat(spread & (counts > 2), counts)
-    k = np.repeat(counts, counts)[keep].astype(np.float64)
-    deviation = centred[keep]
-    others = np.maximum(np.repeat(squares, counts)[keep] - deviation**2 * k / (k - 1), 0.0)
+    rows = np.flatnonzero(np.repeat(spread & (counts > 2), counts))
+    k = np.repeat(counts, counts)[rows].astype(np.float64)
+    deviation = centred[rows]
+    others = np.maximum(np.repeat(squares, counts)[rows] - deviation**2 * k / (k - 1), 0.0)
     moderated = prior if np.isinf(prior_df) else (prior_df * prior + others) / (prior_df + k - 2)
-    return np.asarray(deviation * k / (k - 1) / np.sqrt(moderated * k / (k - 1)))
+    whole = prior if np.isinf(prior_df) else (prior_df * prior + squares) / (prior_df + counts - 1)
+    return Studentised(
+        rows=rows,
+        residual=deviation * k / (k - 1) / np.sqrt(moderated * k / (k - 1)),
+        mean=mean,
+        sd=np.where(spread, np.sqrt(whole), 0.0),
+    )
+
+
+def residuals(samples: Samples) -> Floats:
+    """The residuals alone; see :func:`studentised`."""
+    return studentised(samples).residual
 
 
 def _common_variance(squares: Floats, df: NDArray[np.int64]) -> tuple[float, float]:

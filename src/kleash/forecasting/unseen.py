@@ -16,7 +16,16 @@ from kleash.forecasting.estimate import estimate_prompts
 from kleash.forecasting.reweight import Labels
 from kleash.samples import Samples
 
-__all__ = ["CONFIDENCE", "Unseen", "mass_below", "unseen_cheats", "unseen_in_words", "worst_loss"]
+__all__ = [
+    "CONFIDENCE",
+    "Unseen",
+    "breakdown_score",
+    "class_loss",
+    "mass_below",
+    "unseen_cheats",
+    "unseen_in_words",
+    "worst_loss",
+]
 
 Floats = NDArray[np.float64]
 
@@ -25,6 +34,7 @@ CONFIDENCE = 0.95
 
 _FULL_PUSH = 600.0  # nats from which even a mass of 1e-200 takes over the prompt: the share is 1 to the last bit
 _FLOOR_PRECISION = 5e-4  # relative, of the smallest beta that holds an unseen cheat
+_SCORE_BISECTIONS = 40  # of a score known to within 600 beta and the span of the scores
 _BISECTIONS = 64  # of a price known to within 2 * 600 + 60 nats
 
 
@@ -129,6 +139,82 @@ def worst_loss(log_push: Floats, at_stake: Floats, counts: Floats | NDArray[np.i
     return np.asarray(np.minimum(dual, stake.sum(axis=0)) / push.shape[0])
 
 
+def class_loss(
+    samples: Samples, labels: Labels, beta: Floats, plain: Floats, reward_max: float, gold_min: float
+) -> Floats:
+    """The largest mean loss that one unseen kind of answer could cause at every beta.
+
+    Parameters
+    ----------
+    samples, labels
+        P prompts with their samples, and their gold.
+    beta, plain
+        Coefficients (B,), and the plain estimates at them, (3, P, B).
+    reward_max, gold_min
+        What the kind scores and what it is worth.
+
+    Returns
+    -------
+    Shape (B,), gold units.
+    """
+    reward, kl, marked = plain
+    with np.errstate(over="ignore"):
+        log_push = (reward_max - reward) / beta + kl  # reward_max / beta - log Z, as log Z = E r / beta - KL
+    gold = np.where(labels.known[:, None], labels.centre + marked, labels.centre + marked[labels.known].mean(axis=0))
+    return worst_loss(log_push, gold - gold_min, samples.counts)
+
+
+def _plain(samples: Samples, labels: Labels, beta: Floats) -> Floats:
+    """The plain estimates at other betas than the table's: (3, P, B)."""
+    plain = np.empty((3, samples.n_prompts, beta.size))
+    for part, rows in blocks(samples, beta.size):
+        plain[:, part] = estimate_prompts(samples.reward[rows], labels.marked[rows], 1 / beta).plain
+    return plain
+
+
+def breakdown_score(samples: Samples, labels: Labels, beta: float, *, gain: float, gold_min: float) -> float:
+    """The largest score at which one unseen kind of answer could not yet cost all of a gain.
+
+    For a judge whose top is not known: a recommendation at ``beta`` holds against any kind of cheat that scores no
+    more than this.
+
+    Parameters
+    ----------
+    samples, labels
+        P prompts with their samples, and their gold.
+    beta
+        The recommendation, reward units per nat.
+    gain
+        The lower end of the gain there, gold units.
+    gold_min
+        What the kind is worth.
+
+    Returns
+    -------
+    Reward units; infinity if no score is high enough to undo the gain, minus infinity if any is.
+
+    Notes
+    -----
+    The loss at a score rises with the score (its worst spread over prompts, :func:`worst_loss`); bisection.
+    """
+    at = np.array([beta])
+    plain = _plain(samples, labels, at)
+
+    def undone(score: float) -> bool:
+        return float(class_loss(samples, labels, at, plain, score, gold_min)[0]) > gain
+
+    low = float(samples.reward.min())
+    high = float(samples.reward.max()) + _FULL_PUSH * beta
+    if undone(low):
+        return -np.inf
+    if not undone(high):
+        return np.inf
+    for _ in range(_SCORE_BISECTIONS):
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if undone(middle) else (middle, high)
+    return low
+
+
 def unseen_cheats(
     samples: Samples,
     labels: Labels,
@@ -158,22 +244,11 @@ def unseen_cheats(
         A loss per beta in units of gold, and the smallest beta at which it stays within the tolerance.
     """
 
-    def loss(at: Floats, reward: Floats, kl: Floats, marked: Floats) -> Floats:
-        with np.errstate(over="ignore"):
-            log_push = (reward_max - reward) / at + kl  # reward_max / beta - log Z, as log Z = E r / beta - KL
-        gold = np.where(
-            labels.known[:, None], labels.centre + marked, labels.centre + marked[labels.known].mean(axis=0)
-        )
-        return worst_loss(log_push, gold - gold_min, samples.counts)
-
     def loss_at(single: float) -> float:
         at = np.array([single])
-        there = np.empty((3, samples.n_prompts, 1))
-        for part, rows in blocks(samples, 1):
-            there[:, part] = estimate_prompts(samples.reward[rows], labels.marked[rows], 1 / at).plain
-        return float(loss(at, *there)[0])
+        return float(class_loss(samples, labels, at, _plain(samples, labels, at), reward_max, gold_min)[0])
 
-    along = loss(betas, *plain)
+    along = class_loss(samples, labels, betas, plain, reward_max, gold_min)
     widest = reward_max - float(samples.reward.min())
     return Unseen(
         mass_below=mass_below(samples.n_samples),

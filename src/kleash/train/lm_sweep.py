@@ -102,7 +102,7 @@ def sweep_recipes(
         run,
         world="recipes",
         frontier=world_frontier(world, run.beta, log_policy, config=run.config),
-        forecast=forecast_before(run, prompts="fixed"),
+        forecast=forecast_before(run, prompts="fixed", world=world),
         optimum=exact_frontier(world, run.beta),
         answers=shown_answers(world, run.beta, log_policy, seed=run.training.seed),
     )

@@ -13,6 +13,7 @@ from kleash.train.asking import PromptSet, ask
 from kleash.train.batches import Key
 from kleash.train.lm import LMRun
 from kleash.train.streams import Purpose
+from kleash.worlds import World
 
 __all__ = ["forecast_before", "reference_samples"]
 
@@ -61,10 +62,11 @@ def reference_samples(
     return Samples.from_arrays(place, reward, gold=quality, answer=texts)
 
 
-def forecast_before(run: LMRun, *, prompts: PromptsAre) -> Frontier | None:
+def forecast_before(run: LMRun, *, prompts: PromptsAre, world: World | None = None) -> Frontier | None:
     """What samples of the reference say of the trained betas above 0.
 
-    None where there are no such betas, fewer than two samples, or scores that do not differ.
+    None where there are no such betas, fewer than two samples, or scores that do not differ. Of a world that is known,
+    the judge's top and the worst quality are known too.
     """
     above = run.beta[run.beta > 0]
     if run.training.forecast_samples < 2:
@@ -78,4 +80,5 @@ def forecast_before(run: LMRun, *, prompts: PromptsAre) -> Frontier | None:
     )
     if not above.size or np.ptp(drawn.reward) == 0:
         return None
-    return forecast(drawn, beta=above, prompts=prompts, seed=run.training.seed).frontier
+    top, least = (None, None) if world is None else (float(world.reward.max()), float(world.gold.min()))
+    return forecast(drawn, beta=above, reward_max=top, gold_min=least, prompts=prompts, seed=run.training.seed).frontier
