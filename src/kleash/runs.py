@@ -63,10 +63,7 @@ class Run:
 
     def begin(self, *, seed: int, inputs: Iterable[Mapping[str, Any]] = ()) -> None:
         """Make the folder and mark it as running."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise KleashError(f"{self.path}: cannot be made: {error.strerror or error}") from error
+        _files.make_folder(self.path)
         self._clear()
         self._write_record("running", seed, inputs, {})
 

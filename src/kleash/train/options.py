@@ -50,6 +50,12 @@ class Dial:
     def __post_init__(self) -> None:
         betas = np.unique(_checks.betas(self.beta, infinite=False))
         object.__setattr__(self, "beta", tuple(betas.tolist()))
+        settle(self)
+
+    def settled(self) -> dict[str, Any]:
+        """Plain data of what settles the result: how often a checkpoint is made and how memory is saved do not."""
+        plain = {name: value for name, value in vars(self).items() if name not in _NO_MATTER}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,10 +119,6 @@ class Training(Dial):
     chunk: Count | None = None
     forecast_samples: FromZero = 64
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        settle(self)
-
     @property
     def seed_index(self) -> list[int]:
         """The seed of each policy, (G,): policies are group-major, all seeds of the first beta first."""
@@ -126,8 +128,3 @@ class Training(Dial):
     def policy_beta(self) -> NDArray[np.float64]:
         """The coefficient of each policy, (G,)."""
         return np.repeat(self.beta, self.seeds)
-
-    def settled(self) -> dict[str, Any]:
-        """Plain data of what settles the result: how often a checkpoint is made and how memory is saved do not."""
-        plain = {name: value for name, value in vars(self).items() if name not in _NO_MATTER}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}

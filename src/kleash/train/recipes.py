@@ -59,16 +59,9 @@ _EDITION = 2  # raised by whoever changes how the reference is made: part of the
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Recipes:
-    """The recipes world: a reference model and everything there is to know about it.
+    """The recipes world: a reference model (a two-layer LlamaForCausalLM, float32, on the CPU) and all about it.
 
-    Parameters
-    ----------
-    model
-        The reference, a two-layer LlamaForCausalLM, float32, on the CPU.
-    love
-        The critic's points for a pinch of salt.
-    settings
-        What it was made with, as plain data.
+    ``love`` are the critic's points for a pinch of salt, ``settings`` what it was made with, as plain data.
     """
 
     model: Any
@@ -336,21 +329,8 @@ def _cached(folder: Path | None, oversalt: float) -> dict[str, torch.Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load, save
 
-    made = (
-        WORDS,
-        LENGTH,
-        FITTING,
-        _HABITS,
-        _FITS,
-        _MAIN,
-        _OTHER,
-        _AGAIN,
-        _INGREDIENTS,
-        _N_RECIPES,
-        _STEPS,
-        _BATCH,
-        _RATE,
-    )
+    taught = (WORDS, LENGTH, FITTING, _HABITS, _FITS, _MAIN, _OTHER, _AGAIN, _INGREDIENTS)
+    made = (*taught, _N_RECIPES, _STEPS, _BATCH, _RATE)
     key = hashlib.sha256(repr((made, _HIDDEN, _EDITION, torch.__version__, oversalt)).encode()).hexdigest()[:16]
     path = None if folder is None else folder / f"recipes-{key}.safetensors"
     known = {name: tuple(weight.shape) for name, weight in _blank().state_dict().items()}

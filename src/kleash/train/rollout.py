@@ -69,8 +69,6 @@ def rollout(
 
     Parameters
     ----------
-    decoder, adapters
-        The model and its G adapters.
     prompts
         P prompts, the same for every group.
     uniform
