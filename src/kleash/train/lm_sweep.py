@@ -15,7 +15,7 @@ import numpy as np
 
 from kleash import _checks
 from kleash.errors import OptionError
-from kleash.frontier import Frontier, exact_frontier
+from kleash.frontier import Estimates, Frontier, exact_frontier
 from kleash.samples import Samples
 from kleash.train.asking import Judge, PromptSet, Task, ask
 from kleash.train.judges import JudgeSource, guarded, load_judge
@@ -25,7 +25,7 @@ from kleash.train.models import load_model
 from kleash.train.options import Training
 from kleash.train.recipes import BETAS, LENGTH, Recipes, policy_log_probs, recipes
 from kleash.train.reference import forecast_before, reference_samples
-from kleash.train.result import SweepResult, over_seeds, read_back, shown_answers, swept_frontier, world_frontier, write
+from kleash.train.result import SweepResult, read_back, shown_answers, swept_frontier, world_frontier, write
 from kleash.train.streams import Purpose
 from kleash.train.tabular import Progress
 from kleash.window import find_window
@@ -224,7 +224,7 @@ def _sampled_frontier(run: LMRun, untouched: Sequence[Samples]) -> Frontier:
         run.beta,
         (reward, gold if quality else None, kl),
         reference=reference,
-        told=[over_seeds(values) for values in reference],
+        told=[Estimates.of_means(values) for values in reference],
         gold_range=float(np.ptp(np.concatenate([*quality, gold.ravel()]))) if quality else None,
         config=run.config,
     )

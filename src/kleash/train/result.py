@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from kleash import _checks
 from kleash._version import version
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     import polars as pl
     from rich.console import RenderableType
 
-__all__ = ["SweepResult", "over_seeds", "read_back", "shown_answers", "swept_frontier", "world_frontier", "write"]
+__all__ = ["SweepResult", "read_back", "shown_answers", "swept_frontier", "world_frontier", "write"]
 
 Floats = NDArray[np.float64]
 
@@ -238,13 +237,13 @@ def swept_frontier(
     reward, gold, kl = trained
     quality = None
     if gold is not None:
-        quality = Gold.of(over_seeds(gold), gain=over_seeds(gold - reference[1]), reference=told[1])
+        quality = Gold.of(Estimates.of_means(gold), gain=Estimates.of_means(gold - reference[1]), reference=told[1])
     return Frontier(
         source="sweep",
         beta=beta,
-        reward=over_seeds(reward),
+        reward=Estimates.of_means(reward),
         gold=quality,
-        kl=over_seeds(kl),
+        kl=Estimates.of_means(kl),
         reference_reward=told[0],
         n=np.full(beta.size, reward.shape[1]),
         status=np.full(beta.size, "ok"),
@@ -259,18 +258,6 @@ def swept_frontier(
         gold_range=gold_range,
         provenance={"version": version(), "config": dict(config)},
     )
-
-
-def over_seeds(values: Floats) -> Estimates:
-    """Mean over seeds (the last axis), its standard error and Student's 95 % interval; NaN with one seed."""
-    n = values.shape[-1]
-    mean = values.mean(axis=-1)
-    if n == 1:
-        unknown = np.full_like(mean, np.nan)
-        return Estimates(value=mean, se=unknown, lo=unknown, hi=unknown)
-    se = values.std(axis=-1, ddof=1) / np.sqrt(n)
-    half = stdtrit(n - 1, 0.975) * se
-    return Estimates(value=mean, se=se, lo=mean - half, hi=mean + half)
 
 
 def shown_answers(world: World, beta: Floats, log_policy: Floats, *, seed: int) -> tuple[Mapping[str, Any], ...]:
