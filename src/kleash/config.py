@@ -58,10 +58,7 @@ def about(path: str | Path) -> Iterator[None]:
 def read_table(path: str | Path) -> dict[str, Any]:
     """The table that a TOML, YAML (``.yaml``, ``.yml``) or JSON (``.json``) file holds.
 
-    Parameters
-    ----------
-    path
-        The ending decides; a file of another name is taken for TOML.
+    ``path``: The ending decides; a file of another name is taken for TOML.
 
     Returns
     -------

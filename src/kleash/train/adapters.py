@@ -227,20 +227,11 @@ def attach(
     The model is changed in place (:meth:`GroupedLoRA.detach` undoes it). An OptionError for a target that no linear
     layer has, a ShapeError where the model has adapters already.
 
-    Parameters
-    ----------
-    groups
-        The seed index of each group; a number G means 0 to G - 1. Groups with the same index start alike.
-    rank, alpha
-        Size of the adapters, and the factor ``alpha / rank`` on their output; default alpha: twice the rank.
-    targets
-        Names of layers, in full or their last part (``q_proj``), or ``"all-linear"``: every linear layer, the output
-        head included. Without an adapter on the head the logits of a small model stay bounded (see
-        :func:`kleash.train.decoder.head_limit`).
-
-    Returns
-    -------
-    GroupedLoRA
+    ``groups``: The seed index of each group; a number G means 0 to G - 1. Groups with the same index start alike.
+    ``rank``, ``alpha``: Size of the adapters, and the factor ``alpha / rank`` on their output; default alpha: twice the
+    rank. ``targets``: Names of layers, in full or their last part (``q_proj``), or ``"all-linear"``: every linear
+    layer, the output head included. Without an adapter on the head the logits of a small model stay bounded (see
+    :func:`kleash.train.decoder.head_limit`).
 
     Notes
     -----

@@ -118,22 +118,12 @@ def train_lm(
 ) -> LMRun:
     """Train a policy for every beta and seed at once against a judge, with the reference as the leash's other end.
 
-    Parameters
-    ----------
-    model
-        A causal language model of transformers, on its device and in its dtype. It is frozen, and becomes the
-        reference; adapters are put on it in place.
-    evaluate
-        Called (`Evaluate`) every ``evaluate_every`` steps and after the last. Gold is measured at the same steps.
-    out, resume, kind, config, inputs
-        A run folder (:mod:`kleash.runs`), whether to go on with what is there, what sort of run it is, and more plain
-        data that settles the result and that a run is recognised by.
-    progress, watch
-        Called with (steps done, steps), and with each step's rows.
-
-    Returns
-    -------
-    LMRun
+    ``model``: A causal language model of transformers, on its device and in its dtype. It is frozen, and becomes the
+    reference; adapters are put on it in place. ``evaluate``: Called (`Evaluate`) every ``evaluate_every`` steps and
+    after the last. Gold is measured at the same steps. ``out``, ``resume``, ``kind``, ``config``, ``inputs``: A run
+    folder (:mod:`kleash.runs`), whether to go on with what is there, what sort of run it is, and more plain data that
+    settles the result and that a run is recognised by. ``progress``, ``watch``: Called with (steps done, steps), and
+    with each step's rows.
 
     Raises
     ------

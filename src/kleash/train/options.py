@@ -31,14 +31,9 @@ _NO_MATTER = ("checkpoint_every", "prompts_at_once", "chunk", "forecast_samples"
 class Dial:
     """Where the dial stands, and what is spent on each of its settings.
 
-    Parameters
-    ----------
-    beta
-        Finite coefficients in reward units per nat (``grpo``: the trainer's own), in any order; kept sorted, each once.
-    seeds, seed
-        Independent runs per beta (one gives no standard errors), and the start of all randomness.
-    steps, samples
-        Updates, and answers per prompt, step and policy.
+    ``beta``: Finite coefficients in reward units per nat (``grpo``: the trainer's own), in any order; kept sorted, each
+    once. ``seeds``, ``seed``: Independent runs per beta (one gives no standard errors), and the start of all
+    randomness. ``steps``, ``samples``: Updates, and answers per prompt, step and policy.
     """
 
     beta: tuple[Annotated[float, Within(at_least=0)], ...] = (0.0, 0.03, 0.1, 0.3, 1.0)

@@ -113,19 +113,9 @@ class Recipes:
 def recipes(*, oversalt: float = 0.02, love: float = 1.0, cache: str | Path | None = None) -> Recipes:
     """The recipes world, its reference made or taken from the cache.
 
-    Parameters
-    ----------
-    oversalt
-        Share of the house's recipes in which a cook over-salted, in [0, 0.5].
-    love
-        The critic's points for a pinch of salt, 0 to 100.
-    cache
-        Folder for the reference's weights; default ``$XDG_CACHE_HOME/kleash`` or ``~/.cache/kleash``. Where it cannot
-        be written or what is there cannot be read, the reference is made again.
-
-    Returns
-    -------
-    Recipes
+    ``oversalt``: Share of the house's recipes in which a cook over-salted, in [0, 0.5]. ``love``: The critic's points
+    for a pinch of salt, 0 to 100. ``cache``: Folder for the reference's weights; default ``$XDG_CACHE_HOME/kleash`` or
+    ``~/.cache/kleash``. Where it cannot be written or what is there cannot be read, the reference is made again.
 
     Notes
     -----
@@ -187,12 +177,8 @@ def answer_ids() -> list[tuple[int, ...]]:
 def policy_log_probs(model: Any, *, groups: int = 1) -> Floats:
     """Exact log-probability of every answer under each of the policies in a model, by walking the tree of prefixes.
 
-    Parameters
-    ----------
-    model
-        A causal language model with the vocabulary of the recipes; with grouped adapters on, rows are group-major.
-    groups
-        Number of policies in it, G.
+    ``model``: A causal language model with the vocabulary of the recipes; with grouped adapters on, rows are
+    group-major. ``groups``: Number of policies in it, G.
 
     Returns
     -------

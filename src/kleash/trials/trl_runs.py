@@ -70,16 +70,10 @@ def run_trl(
 ) -> Trace:
     """Run a case's trainer from ``start`` and record every step.
 
-    Parameters
-    ----------
-    start
-        The policy to begin with, shape (n_prefixes, vocabulary); the reference is always the puzzle's.
-    rate
-        How far a step moves the logits of each prefix along its gradient, shape (n_prefixes,); None holds the policy.
-    batch
-        Answers per step (pairs, for DPO).
-    scores
-        Scores given to the trainer instead of the puzzle's, shape (S,); to see what a wrong judge would do.
+    ``start``: The policy to begin with, shape (n_prefixes, vocabulary); the reference is always the puzzle's. ``rate``:
+    How far a step moves the logits of each prefix along its gradient, shape (n_prefixes,); None holds the policy.
+    ``batch``: Answers per step (pairs, for DPO). ``scores``: Scores given to the trainer instead of the puzzle's, shape
+    (S,); to see what a wrong judge would do.
 
     Returns
     -------
