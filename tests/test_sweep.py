@@ -10,7 +10,7 @@ import pytest
 from kleash import tilt
 from kleash._files import dump_json
 from kleash.errors import ConfigError, MissingFileError, OptionError
-from kleash.train.config import SweepConfig, WorldSource
+from kleash.train.config import SweepConfig, WorldSource, read_config
 from kleash.train.sweep import SweepResult, sweep
 from kleash.worlds import World, kitchen, two_arm
 
@@ -126,7 +126,7 @@ def test_a_judge_that_likes_everything_alike_cannot_tell():
 
 
 def test_the_example_file_is_a_world_with_its_hash():
-    config = SweepConfig.read(EXAMPLES / "small_world.toml")
+    config = read_config(EXAMPLES / "small_world.toml")
     assert isinstance(config.world, WorldSource)
     result = sweep(config.world.file, beta=config.beta, steps=config.steps)
     assert result.inputs[0]["rows"] == 8
@@ -269,16 +269,16 @@ def config_file(tmp_path, text):
 def test_a_configuration_is_read(tmp_path):
     text = 'world = "kitchen"\nbeta = [1, 2.5]\nseeds = 2\nseed = 9\nsteps = 10\nsamples = 8\n'
     text += "[settings]\noversalt = 0.001\n"
-    config = SweepConfig.read(config_file(tmp_path, text))
+    config = read_config(config_file(tmp_path, text))
     assert config == SweepConfig(
         world="kitchen", beta=(1.0, 2.5), seeds=2, seed=9, steps=10, samples=8, settings={"oversalt": 0.001}
     )
-    assert SweepConfig.read(config_file(tmp_path, "")) == SweepConfig()
-    assert SweepConfig.read(config_file(tmp_path, "beta = 3")).beta == (3.0,)
+    assert read_config(config_file(tmp_path, "")) == SweepConfig()
+    assert read_config(config_file(tmp_path, "beta = 3")).beta == (3.0,)
 
 
 def test_a_worlds_file_is_looked_for_beside_the_configuration(tmp_path):
-    config = SweepConfig.read(config_file(tmp_path, '[world]\nfile = "sub/w.csv"\nnormalise = true\n'))
+    config = read_config(config_file(tmp_path, '[world]\nfile = "sub/w.csv"\nnormalise = true\n'))
     assert config.world == WorldSource(file=tmp_path / "sub" / "w.csv", normalise=True)
 
 
@@ -304,25 +304,25 @@ def test_a_worlds_file_is_looked_for_beside_the_configuration(tmp_path):
 )
 def test_bad_configurations_are_refused_with_the_files_name(tmp_path, text, match):
     with pytest.raises(ConfigError, match=match) as caught:
-        SweepConfig.read(config_file(tmp_path, text))
+        read_config(config_file(tmp_path, text))
     assert str(caught.value).startswith(f"{tmp_path / 'c.toml'}: ")
     assert "\n" not in str(caught.value)
 
 
 def test_configurations_that_are_not_there_or_not_text(tmp_path):
     with pytest.raises(MissingFileError, match=r"none\.toml"):
-        SweepConfig.read(tmp_path / "none.toml")
+        read_config(tmp_path / "none.toml")
     (tmp_path / "b.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="expected TOML, got"):
-        SweepConfig.read(tmp_path / "b.toml")
+        read_config(tmp_path / "b.toml")
     with pytest.raises(ConfigError, match="got a folder"):
-        SweepConfig.read(tmp_path)
+        read_config(tmp_path)
 
 
 def test_a_configuration_is_swept_and_what_is_said_wins_over_it(tmp_path):
     path = tmp_path / "asked.toml"
     path.write_text("beta = [2.0, 15.0]\nseeds = 2\nsteps = 20\n[settings]\noversalt = 0.0005\nlove = 2.0\n")
-    for given in (path, str(path), SweepConfig.read(path)):
+    for given in (path, str(path), read_config(path)):
         result = sweep(given, seeds=1, settings={"love": 1.0})
         asked = {name: result.config[name] for name in ("beta", "seeds", "seed", "steps", "settings")}
         same = {"beta": [2.0, 15.0], "seeds": 1, "seed": 0, "steps": 20}

@@ -20,7 +20,7 @@ from kleash.errors import DataError, KleashError, MissingFileError
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-__all__ = ["dump_json", "finite_or_none", "is_unfinished", "must_be_file", "sha256", "write_atomic"]
+__all__ = ["dump_json", "finite_or_none", "is_unfinished", "make_folder", "must_be_file", "sha256", "write_atomic"]
 
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp", re.DOTALL)
 
@@ -70,6 +70,14 @@ def write_atomic(path: str | Path, content: str | bytes) -> None:
         _replace(target, data)
     except OSError as error:
         raise KleashError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def make_folder(path: Path) -> None:
+    """A folder and those above it, unless it is there; a `KleashError` where the system refuses."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise KleashError(f"{path}: cannot be made: {error.strerror or error}") from error
 
 
 def _replace(target: Path, data: bytes) -> None:

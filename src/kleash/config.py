@@ -58,10 +58,7 @@ def about(path: str | Path) -> Iterator[None]:
 def read_table(path: str | Path) -> dict[str, Any]:
     """The table that a TOML, YAML (``.yaml``, ``.yml``) or JSON (``.json``) file holds.
 
-    Parameters
-    ----------
-    path
-        The ending decides; a file of another name is taken for TOML.
+    ``path``: The ending decides; a file of another name is taken for TOML.
 
     Returns
     -------
@@ -285,7 +282,8 @@ def _value(hint: Any, value: Any, name: str, folder: Path) -> Any:
             raise ConfigError(_checks.message(name, expected="at least one", got="an empty list"))
         return tuple(_value(typing.get_args(bare)[0], item, name, folder) for item in items)
     if is_dataclass(bare):
-        return fill(cast("type[Any]", bare), _table(value, name), name=name, folder=folder)
+        made = isinstance(value, cast("type[Any]", bare))
+        return value if made else fill(cast("type[Any]", bare), _table(value, name), name=name, folder=folder)
     if issubclass(_origin(bare), Mapping):
         inner = typing.get_args(bare)[1]
         return {key: _value(inner, item, f"{name}.{key}", folder) for key, item in _table(value, name).items()}

@@ -24,20 +24,9 @@ def envelope(
 ) -> dict[str, Any]:
     """The first keys of a JSON.
 
-    Parameters
-    ----------
-    kind
-        What the rest is, which is the command's name: ``sweep``, ``forecast``, ``check``, ...
-    version
-        Of kleash that made it; default: the installed one.
-    seed
-        Start of all randomness; None where there was none.
-    inputs
-        Files that were read: path, sha256, rows.
-
-    Returns
-    -------
-    dict
+    ``kind``: What the rest is, which is the command's name: ``sweep``, ``forecast``, ``check``, ... ``version``: Of
+    kleash that made it; default: the installed one. ``seed``: Start of all randomness; None where there was none.
+    ``inputs``: Files that were read: path, sha256, rows.
 
     Examples
     --------

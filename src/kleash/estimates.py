@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import stdtrit
 
 from kleash import _checks
 from kleash.errors import ShapeError
@@ -39,6 +40,18 @@ class Estimates:
         """Values known without error: standard error 0 and an interval of one point."""
         array = np.asarray(value, dtype=np.float64)
         return cls(value=array, se=np.zeros_like(array), lo=array, hi=array)
+
+    @classmethod
+    def of_means(cls, values: Floats) -> Estimates:
+        """Means over the last axis, their standard errors and Student's 95 % intervals; of a single one no error."""
+        n = values.shape[-1]
+        mean = values.mean(axis=-1)
+        if n == 1:
+            unknown = np.full_like(mean, np.nan)
+            return cls(value=mean, se=unknown, lo=unknown, hi=unknown)
+        se = values.std(axis=-1, ddof=1) / np.sqrt(n)
+        half = stdtrit(n - 1, 0.975) * se
+        return cls(value=mean, se=se, lo=mean - half, hi=mean + half)
 
     def __getitem__(self, index: Any) -> Estimates:
         """The same quantity at some of the betas."""

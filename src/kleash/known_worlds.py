@@ -22,16 +22,9 @@ _STORY = {
 class KnownWorld:
     """A world with a name.
 
-    Parameters
-    ----------
-    title
-        What stands above its table.
-    story
-        A sentence for each kind of verdict.
-    make
-        The world of its settings, its keyword arguments; None where a language model is trained in it (with torch).
-    options
-        The settings' names where ``make`` cannot be asked.
+    ``title``: What stands above its table. ``story``: A sentence for each kind of verdict. ``make``: The world of its
+    settings, its keyword arguments; None where a language model is trained in it (with torch). ``options``: The
+    settings' names where ``make`` cannot be asked.
     """
 
     title: str

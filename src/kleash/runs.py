@@ -32,7 +32,7 @@ from kleash.frontier import Frontier
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Checkpoint", "Run", "open_run", "read_run"]
+__all__ = ["Checkpoint", "Run", "json_lines", "open_run", "read_run"]
 
 _RECORD, _METRICS, _FRONTIER, _OPTIMUM = "run.json", "metrics.jsonl", "frontier.parquet", "optimum.json"
 _CHECKPOINT = "checkpoint.safetensors"
@@ -63,10 +63,7 @@ class Run:
 
     def begin(self, *, seed: int, inputs: Iterable[Mapping[str, Any]] = ()) -> None:
         """Make the folder and mark it as running."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise KleashError(f"{self.path}: cannot be made: {error.strerror or error}") from error
+        _files.make_folder(self.path)
         self._clear()
         self._write_record("running", seed, inputs, {})
 
@@ -87,7 +84,7 @@ class Run:
     ) -> None:
         """Write everything, and last the record that says so; ``metrics`` None: they were appended as the run went."""
         if metrics is not None:
-            _files.write_atomic(self.path / _METRICS, _lines(metrics))
+            _files.write_atomic(self.path / _METRICS, json_lines(metrics))
         frontier.save(self.path / _FRONTIER)
         if optimum is not None:
             optimum.save(self.path / _OPTIMUM)
@@ -108,47 +105,36 @@ class Run:
         return rows
 
     def append_metrics(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Add rows to metrics.jsonl; only a checkpoint makes them last.
+        """Add rows to metrics.jsonl; only a checkpoint makes them last."""
+        self._append(json_lines(rows))
 
-        Raises
-        ------
-        KleashError
-            The system refuses the write.
-        """
+    def _append(self, text: str, *, last: bool = False) -> int:
+        """Add to metrics.jsonl, with ``last`` so that a kill leaves it; the file's size, or a `KleashError`."""
         path = self.path / _METRICS
         try:
-            with open(path, "a", encoding="utf-8") as file:
-                file.write(_lines(rows))
+            with open(path, "ab") as file:
+                file.write(text.encode())
+                if last:
+                    os.fsync(file.fileno())
+                return file.seek(0, os.SEEK_END)
         except OSError as error:
             raise KleashError(f"{path}: cannot be written: {error.strerror or error}") from error
 
     def save_checkpoint(self, *, step: int, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Make the rows so far last, then replace the checkpoint in one move.
 
-        Raises
-        ------
-        KleashError
-            The system refuses the write; the checkpoint before it is still whole.
+        Where the system refuses the write, with a KleashError, the checkpoint before it is still whole.
         """
         from safetensors.numpy import save
 
-        path = self.path / _METRICS
-        try:
-            with open(path, "ab") as file:
-                os.fsync(file.fileno())
-                size = file.seek(0, os.SEEK_END)
-        except OSError as error:
-            raise KleashError(f"{path}: cannot be written: {error.strerror or error}") from error
+        size = self._append("", last=True)
         told = _files.dump_json({"step": step, "metrics_bytes": size})  # one entry: several come in no fixed order
         _files.write_atomic(self.path / _CHECKPOINT, save(dict(arrays), metadata={"kleash": told}))
 
     def load_checkpoint(self) -> Checkpoint | None:
         """The checkpoint, with metrics.jsonl cut back to where it was; None, and no metrics, where there is none yet.
 
-        Raises
-        ------
-        DataError
-            It cannot be read, or metrics.jsonl is shorter than it was.
+        A DataError where it cannot be read, or metrics.jsonl is shorter than it was.
         """
         from safetensors import SafetensorError, safe_open
 
@@ -206,23 +192,8 @@ def open_run(
 ) -> Run:
     """Look at the folder a run is to be written to, and refuse one that it may not touch; writes nothing.
 
-    Parameters
-    ----------
-    path
-        A folder that does not exist, is empty, or (with ``resume``) holds a run of the same configuration.
-    kind
-        What sort of run it is, ``sweep``.
-    config
-        Plain data that settles the result; a run is read back only if it is equal.
-    resume
-        Whether to go on with what is there.
-    versions
-        Of libraries beyond Python and numpy, for the record.
-
-    Returns
-    -------
-    Run
-        Its ``state`` says whether it is new, interrupted or finished.
+    It does not exist, is empty, or (with ``resume``) holds a run of the same ``kind`` and of an equal ``config``, plain
+    data that settles the result. ``versions`` are those of libraries beyond Python and numpy, for the record.
 
     Raises
     ------
@@ -230,8 +201,6 @@ def open_run(
         The folder holds something else, or a run and ``resume`` was not asked for.
     ConfigError
         The run there has another configuration; the message names the first difference.
-    DataError
-        run.json cannot be read.
     """
     path = Path(path)
     wanted = json.loads(_files.dump_json(dict(config)))
@@ -258,15 +227,7 @@ def open_run(
 
 
 def read_run(path: str | Path) -> Run:
-    """A run folder as it is.
-
-    Raises
-    ------
-    MissingFileError
-        There is no run.json.
-    DataError
-        It is not one that kleash wrote, or of a newer schema.
-    """
+    """A run folder as it is; a DataError where run.json is not one that kleash wrote, or of a newer schema."""
     path = Path(path)
     text = _read(path / _RECORD)
     try:
@@ -280,7 +241,8 @@ def read_run(path: str | Path) -> Run:
         raise DataError("is not a record of a run written by kleash", path=path / _RECORD) from error
 
 
-def _lines(rows: Iterable[Mapping[str, Any]]) -> str:
+def json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
+    """JSON, one row a line."""
     return "".join(_files.dump_json(row) + "\n" for row in rows)
 
 

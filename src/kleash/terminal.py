@@ -97,18 +97,9 @@ def page(
 ) -> RenderableType:
     """A whole answer: title, table, small print, verdict.
 
-    Parameters
-    ----------
-    frontier, verdict
-        What to show.
-    title
-        A line above the table.
-    caption
-        Sentences of small print below it.
-    story
-        A line below the verdict.
-    intervals, status, max_rows
-        As in :func:`frontier_table`.
+    ``frontier``, ``verdict``: What to show. ``title``: A line above the table. ``caption``: Sentences of small print
+    below it. ``story``: A line below the verdict. ``intervals``, ``status``, ``max_rows``: As in
+    :func:`frontier_table`.
 
     Returns
     -------
@@ -133,22 +124,10 @@ def frontier_table(
 ) -> Table:
     """The table: Beta, Judge's score, True quality, KL; the reference last.
 
-    Parameters
-    ----------
-    frontier
-        From any source.
-    verdict
-        Marks its best and its safe beta, where they are rows of the table.
-    intervals
-        Print the true quality with its 95 % interval instead of its standard error.
-    status
-        A column that says how sure a row is; ``beyond`` rows are dim.
-    max_rows
-        At most so many betas, evenly chosen, the marked ones among them. Default: all.
-
-    Returns
-    -------
-    rich.table.Table
+    ``frontier``: From any source. ``verdict``: Marks its best and its safe beta, where they are rows of the table.
+    ``intervals``: Print the true quality with its 95 % interval instead of its standard error. ``status``: A column
+    that says how sure a row is; ``beyond`` rows are dim. ``max_rows``: At most so many betas, evenly chosen, the marked
+    ones among them. Default: all.
 
     Notes
     -----

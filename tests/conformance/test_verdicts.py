@@ -36,10 +36,7 @@ def simulated(case: Case, *, rate: float = 2.0, wrong: float = 0.0, end: np.ndar
             logits = logits + rate * update(logits) / max(objective.tilt_beta, 0.5)
             path.append(logits)
         paths.append(np.array(path))
-    return judge(
-        label=case.label, trainer=case.trainer, world=case.world, settings=dict(case.settings), puzzle=world,
-        objective=objective, prediction=prediction, unit=1.0, held=held, paths=paths, batch=1,
-    )  # fmt: skip
+    return judge(case, world, prediction, unit=1.0, held=held, paths=paths, batch=1)
 
 
 TILT = Case(trainer="trl-rloo", world="three", settings={"beta": 0.5})

@@ -13,9 +13,9 @@ from kleash import exact_frontier, find_window, moments  # noqa: E402
 from kleash.errors import OptionError  # noqa: E402
 from kleash.train import recipes as house  # noqa: E402
 from kleash.train.adapters import attach  # noqa: E402
-from kleash.train.lm_sweep import sweep_recipes  # noqa: E402
 from kleash.train.objectives import Scores, rloo_loss, score  # noqa: E402
 from kleash.train.result import SweepResult  # noqa: E402
+from kleash.train.sweep import sweep  # noqa: E402
 
 
 @pytest.fixture(scope="session")
@@ -212,7 +212,7 @@ def test_expected_rloo_gradient_on_a_recipe_of_two_words(kitchen, penalty):
 
 def test_a_short_sweep_moves_towards_the_optimum(cached, kitchen, tmp_path):
     options = {"beta": [0.6, 3.0], "seeds": 2, "steps": 40, "out": tmp_path / "run"}
-    result = sweep_recipes(**options)
+    result = sweep("recipes", **options)
     reference = moments(kitchen.world, np.inf)
     start = moments(kitchen.world, [0.6, 3.0])
     way = (start.reward - np.array([0.6, 3.0]) * start.kl) - reference.reward[0]
@@ -227,7 +227,7 @@ def test_a_short_sweep_moves_towards_the_optimum(cached, kitchen, tmp_path):
     assert max(map(len, text.splitlines())) <= 80
     for words in ("The recipes: a language model", "Best possible", "Forecast"):
         assert words in text
-    again = sweep_recipes(**options, resume=True)
+    again = sweep("recipes", **options, resume=True)
     assert again.origin == "read-back"
     assert json.dumps(again.to_dict()) == json.dumps(content)
     assert json.dumps(SweepResult.load(tmp_path / "run").to_dict()) == json.dumps(content)
@@ -235,12 +235,12 @@ def test_a_short_sweep_moves_towards_the_optimum(cached, kitchen, tmp_path):
 
 def test_unknown_settings_are_named(cached):
     with pytest.raises(OptionError, match="unknown setting 'lov' of the recipes; did you mean 'love'"):
-        sweep_recipes(settings={"lov": 1.0})
+        sweep("recipes", settings={"lov": 1.0})
 
 
 @pytest.mark.slow
 def test_trained_policies_arrive(cached, kitchen):
-    result = sweep_recipes(seeds=4)
+    result = sweep("recipes", seeds=4)
     world, betas = kitchen.world, np.array(kitchen.betas)
     exact, reference = moments(world, betas), moments(world, np.inf)
     policy = np.exp(world.log_reference)

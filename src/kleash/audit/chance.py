@@ -99,12 +99,8 @@ GAPS = (0.01, 0.03, 0.1, 0.3, 0.9)
 def log_e_above(ratio: Floats, *, length: ArrayLike = 1) -> Floats:
     """Log of the wealth of betting that a nonnegative ratio has a mean above 1, one entry per size of bet.
 
-    Parameters
-    ----------
-    ratio
-        Shape (n,); values whose conditional mean is at most 1 under the hypothesis. Infinity is allowed.
-    length
-        Tokens behind each ratio (the noise granted grows with it): 1 for token ratios.
+    ``ratio``: Shape (n,); values whose conditional mean is at most 1 under the hypothesis. Infinity is allowed.
+    ``length``: Tokens behind each ratio (the noise granted grows with it): 1 for token ratios.
 
     Returns
     -------
@@ -320,12 +316,8 @@ def grouped_mean(sums: ArrayLike, counts: ArrayLike) -> Estimate:
 def slope_bounds(moments: Floats, *, level: float) -> tuple[float, float, float, float]:
     """The slope of y on x when both may carry independent noise: (least-squares, reverse, low, high).
 
-    Parameters
-    ----------
-    moments
-        Shape (G, 6): for each of G groups of answers the sums of 1, x, y, x*x, x*y, y*y.
-    level
-        Chance that the interval ``(low, high)`` misses a true slope between the two regressions.
+    ``moments``: Shape (G, 6): for each of G groups of answers the sums of 1, x, y, x*x, x*y, y*y. ``level``: Chance
+    that the interval ``(low, high)`` misses a true slope between the two regressions.
 
     Returns
     -------

@@ -25,18 +25,11 @@ KNOWN_KEYS = option_names()[1]
 class Declared:
     """Settings of the run as its owner believes them to be; None where not said.
 
-    Parameters
-    ----------
-    beta
-        The KL coefficient in reward units per nat, of the sequence sum: what the tilt's beta would be.
-    reward_min, reward_max
-        The range the judge can give.
-    estimator, placement
-        Which KL term the trainer uses (``k1``, ``k2``, ``k3``) and where (``loss``, ``loss-with-ratio``, ``reward``,
-        ``reward-own-token``).
-    columns
-        For a log that is a plain table: which column is what, the ``mapping`` of `kleash.logs.read_logs`; ``kl_unit``
-        stands for ``kl.unit``, and so on.
+    ``beta``: The KL coefficient in reward units per nat, of the sequence sum: what the tilt's beta would be.
+    ``reward_min``, ``reward_max``: The range the judge can give. ``estimator``, ``placement``: Which KL term the
+    trainer uses (``k1``, ``k2``, ``k3``) and where (``loss``, ``loss-with-ratio``, ``reward``, ``reward-own-token``).
+    ``columns``: For a log that is a plain table: which column is what, the ``mapping`` of `kleash.logs.read_logs`;
+    ``kl_unit`` stands for ``kl.unit``, and so on.
     """
 
     beta: float | None = None

@@ -23,14 +23,8 @@ S = TypeVar("S")
 class Need(Generic[S]):
     """Something that a check cannot do without.
 
-    Parameters
-    ----------
-    words
-        What it is called where it is missing.
-    met
-        Whether the subject, the statistics of a dump or the view of a log, has it.
-    hint
-        What else to say where it is missing.
+    ``words``: What it is called where it is missing. ``met``: Whether the subject, the statistics of a dump or the view
+    of a log, has it. ``hint``: What else to say where it is missing.
     """
 
     words: str
@@ -42,18 +36,10 @@ class Need(Generic[S]):
 class Check(Generic[S]):
     """One check; `check` makes it of a function.
 
-    Parameters
-    ----------
-    code, asks
-        Its name and the question it answers.
-    needs
-        What must be there; without it the check is ``not-run``.
-    rule
-        When it says ``problem``, with the false-alarm rate or the source of the threshold.
-    chance
-        Whether its verdict depends on chance; only these share the family's false-alarm rate.
-    run
-        Pure function of the subject and the level of this test.
+    ``code``, ``asks``: Its name and the question it answers. ``needs``: What must be there; without it the check is
+    ``not-run``. ``rule``: When it says ``problem``, with the false-alarm rate or the source of the threshold.
+    ``chance``: Whether its verdict depends on chance; only these share the family's false-alarm rate. ``run``: Pure
+    function of the subject and the level of this test.
     """
 
     code: str

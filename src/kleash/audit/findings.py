@@ -21,20 +21,10 @@ STATUSES: tuple[Status, ...] = ("problem", "cannot-tell", "ok", "not-run")
 class Finding:
     """One check's answer about one input.
 
-    Parameters
-    ----------
-    status, message
-        The answer, and one sentence with its numbers.
-    code
-        The check, a stable name that scripts may rely on; it is set where the check is run.
-    evidence
-        The numbers; None where a number does not exist.
-    causes
-        Likely causes, the likeliest first; empty unless the status is ``problem`` or ``cannot-tell``.
-    fix
-        What to do next, or None.
-    input
-        The file it is about.
+    ``status``, ``message``: The answer, and one sentence with its numbers. ``code``: The check, a stable name that
+    scripts may rely on; it is set where the check is run. ``evidence``: The numbers; None where a number does not
+    exist. ``causes``: Likely causes, the likeliest first; empty unless the status is ``problem`` or ``cannot-tell``.
+    ``fix``: What to do next, or None. ``input``: The file it is about.
     """
 
     status: Status

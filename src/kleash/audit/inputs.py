@@ -40,10 +40,7 @@ def sort_inputs(
 ) -> Inputs:
     """Every path read as what its content is.
 
-    Parameters
-    ----------
-    trainer, mapping
-        As for `kleash.logs.read_logs`.
+    ``trainer``, ``mapping``: As for `kleash.logs.read_logs`.
 
     Returns
     -------

@@ -14,7 +14,19 @@ import click
 
 from kleash._checks import printable
 
-__all__ = ["Format", "debug_option", "emit", "format_option", "note", "progress", "setting_option", "settings_of"]
+__all__ = [
+    "Format",
+    "debug_option",
+    "emit",
+    "format_option",
+    "must_not_be_read",
+    "note",
+    "out_option",
+    "progress",
+    "seed_option",
+    "setting_option",
+    "settings_of",
+]
 
 Format = Literal["table", "json", "csv"]
 
@@ -39,6 +51,10 @@ debug_option = click.option(
 setting_option = click.option(
     "--set", "given", metavar="NAME=VALUE", multiple=True, help="A setting of the trainer, by its own name. Repeatable."
 )
+out_option = click.option(
+    "--out", type=click.Path(path_type=Path), metavar="FILE", help="Write the answer to a file, not to the terminal."
+)
+seed_option = click.option("--seed", type=int, default=0, show_default=True, help="Start of all randomness.")
 _WIDTH = 80
 _ASCII = str.maketrans("─★●±", "-*o~")
 
@@ -51,20 +67,10 @@ def emit(
     show: object,
     out: Path | None = None,
 ) -> None:
-    """Print the answer, or write it to a file.
+    """Print the answer, or write it to a file, the table as plain text of 80 columns.
 
-    Parameters
-    ----------
-    form
-        ``table``, ``json`` or ``csv``.
-    data
-        Makes the plain data of the JSON.
-    rows
-        Makes the rows of the CSV, all with the same keys; None is an empty cell.
-    show
-        What rich prints as the table (anything with ``__rich__``).
-    out
-        A file to write instead of stdout; the table is written there as plain text of 80 columns.
+    ``data`` makes the plain data of the JSON, ``rows`` the rows of the CSV, all with the same keys (None is an empty
+    cell); ``show`` is what rich prints as the table (anything with ``__rich__``).
     """
     from kleash import _files
 
@@ -96,6 +102,12 @@ def settings_of(given: Sequence[str]) -> dict[str, str]:
             raise click.UsageError(f"--set {name.strip()}: expected once, got it twice")
         found[name.strip()] = value.strip()
     return found
+
+
+def must_not_be_read(out: Path | None, paths: Sequence[str], *, flag: str) -> None:
+    """Refuse to write over one of the files that are read."""
+    if out is not None and out.exists() and any(out.samefile(path) for path in paths if Path(path).exists()):
+        raise click.UsageError(f"{flag} {out} is one of the files to read; name another")
 
 
 def note(text: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kleash.cli._output import Format, debug_option, emit, format_option
+from kleash.cli._output import Format, debug_option, emit, format_option, out_option
 
 
 @click.command(short_help="Is the leash attached? Check dumps and logs of a run.")
@@ -22,7 +22,7 @@ from kleash.cli._output import Format, debug_option, emit, format_option
 @click.option("--gold", metavar="NAME", help="Logs: the column with true quality, e.g. a reward function of weight 0.")
 @click.option("--trainer", metavar="NAME", help="Logs: who wrote them, where keys leave it open (trl-grpo, trl-rloo).")
 @click.option("--list", "listed", is_flag=True, help="Print the catalogue: what is checked and what it needs.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write to a file, not to the terminal.")
+@out_option
 @format_option
 @debug_option
 def check(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kleash.cli._output import Format, debug_option, emit, format_option, progress
+from kleash.cli._output import Format, debug_option, emit, format_option, progress, seed_option
 
 
 @click.command(short_help="What your trainer's beta means, by running it.")
@@ -18,7 +18,7 @@ from kleash.cli._output import Format, debug_option, emit, format_option, progre
     help="TOML with the trainer's own settings (beta, scale_rewards, ...) and a world, instead of the built-in ones.",
 )
 @click.option("--quick", is_flag=True, help="Two configurations, with fewer and smaller batches.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Start of all randomness.")
+@seed_option
 @click.option(
     "--out",
     type=click.Path(path_type=Path),

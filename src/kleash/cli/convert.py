@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from kleash.cli._output import Format, debug_option, emit, format_option, setting_option, settings_of
+from kleash.cli._output import Format, debug_option, emit, format_option, out_option, setting_option, settings_of
 
 
 class _Convert(click.Command):
@@ -29,7 +29,7 @@ class _Convert(click.Command):
 @click.option("--group-size", type=int, metavar="G", help="Answers per prompt and step.")
 @click.option("--p-ref", type=float, metavar="P", help="Reward 0 or 1: the reference's success rate, for k3 as a loss.")
 @setting_option
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write the answer to a file.")
+@out_option
 @format_option
 @debug_option
 def convert(

@@ -6,7 +6,18 @@ from pathlib import Path
 
 import click
 
-from kleash.cli._output import Format, debug_option, emit, format_option, progress, setting_option, settings_of
+from kleash.cli._output import (
+    Format,
+    debug_option,
+    emit,
+    format_option,
+    must_not_be_read,
+    out_option,
+    progress,
+    seed_option,
+    setting_option,
+    settings_of,
+)
 
 
 @click.command(short_help="Read the same table off scored samples, before training.")
@@ -42,11 +53,11 @@ from kleash.cli._output import Format, debug_option, emit, format_option, progre
 @click.option("--trainer", metavar="NAME", help="Say what to set in this trainer; names as in kleash convert.")
 @click.option("--length", type=float, metavar="L", help="Mean tokens per answer, for --trainer.")
 @setting_option
-@click.option("--seed", type=int, default=0, show_default=True, help="Start of all randomness.")
+@seed_option
 @click.option("--no-correction", is_flag=True, help="Plain estimates, which lean towards the reference.")
 @click.option("--require-range", is_flag=True, help="Exit with 1 if no beta is shown to help.")
 @format_option
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write the answer to a file.")
+@out_option
 @debug_option
 @click.pass_context
 def forecast(
@@ -83,8 +94,7 @@ def forecast(
     from kleash.forecasting.forecast import forecast as run
     from kleash.samples import read_samples
 
-    if out is not None and out.exists() and any(out.samefile(name) for name in samples if Path(name).exists()):
-        raise click.UsageError(f"--out {out} is one of the files to read; name another")
+    must_not_be_read(out, samples, flag="--out")
     read = read_samples(
         samples,
         prompt_column=prompt_column,

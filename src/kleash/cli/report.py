@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from kleash.cli._output import Format, debug_option, emit, format_option, note
+from kleash.cli._output import Format, debug_option, emit, format_option, must_not_be_read, note
 
 
 @click.command(short_help="One page to show: verdict, dial, charts, answers, table.")
@@ -31,13 +31,7 @@ def report(paths: tuple[str, ...], out: Path | None, save_plots: Path | None, ti
 
     if out is not None and form != "table":
         raise click.UsageError(f"--format {form} prints to stdout; -o writes a page: give one of them")
-    if (
-        out is not None
-        and str(out) != "-"
-        and out.exists()
-        and any(out.samefile(path) for path in paths if path != "-" and Path(path).exists())
-    ):
-        raise click.UsageError(f"-o {out} is one of the files to read; name another")
+    must_not_be_read(out, paths, flag="-o")
     sources = read_sources(paths)
     if save_plots is not None:
         from kleash.reporting.plots import save_plots as draw

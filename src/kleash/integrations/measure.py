@@ -154,10 +154,7 @@ def full_kl_of(
 ) -> list[Answer]:
     """KL(policy || reference) at every position of given answers, over the whole vocabulary, in float64.
 
-    Parameters
-    ----------
-    prompts, answers
-        Token ids, one prompt per answer.
+    ``prompts``, ``answers``: Token ids, one prompt per answer.
 
     Returns
     -------

@@ -22,11 +22,8 @@ __all__ = ["GoldPeak", "fallen"]
 def fallen(before: ArrayLike, now: ArrayLike) -> float:
     """P value of "quality has not fallen", one-sided paired t-test over prompts.
 
-    Parameters
-    ----------
-    before, now
-        Mean gold of each prompt's answers, shape (P,), the same prompts in the same order, P at least 2. NaN where a
-        prompt has none; the test is over the prompts that have one in both.
+    ``before``, ``now``: Mean gold of each prompt's answers, shape (P,), the same prompts in the same order, P at least
+    2. NaN where a prompt has none; the test is over the prompts that have one in both.
 
     Returns
     -------
@@ -55,14 +52,8 @@ def fallen(before: ArrayLike, now: ArrayLike) -> float:
 class GoldPeak:
     """Watches gold and says when to stop: after ``patience`` measurements in a row, measurably below the best.
 
-    Parameters
-    ----------
-    looks
-        Measurements planned, at least 2.
-    patience
-        Measurements in a row that must have fallen.
-    false_alarm
-        Chance of stopping a run whose quality never falls.
+    ``looks``: Measurements planned, at least 2. ``patience``: Measurements in a row that must have fallen.
+    ``false_alarm``: Chance of stopping a run whose quality never falls.
 
     Notes
     -----

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kleash import _files
 from kleash.frontier import Estimates, Frontier, Gold, Replicates
+from kleash.runs import json_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["answer_lines", "array", "cut_back", "frontier_of", "lines", "mean", "mean_se"]
+__all__ = ["answer_lines", "array", "cut_back", "frontier_of", "mean", "mean_se"]
 
 _DRAWS = 400  # bootstrap draws over prompts kept with the frontier: their spread is read to 4 %
 
@@ -44,14 +44,9 @@ def array(values: Sequence[float | None]) -> Floats:
     return np.array([math.nan if v is None else v for v in values], dtype=np.float64)
 
 
-def lines(rows: Iterable[Mapping[str, Any]]) -> str:
-    """JSON, one row a line."""
-    return "".join(_files.dump_json(dict(row)) + "\n" for row in rows)
-
-
 def answer_lines(step: int, found: Mapping[str, Sequence[Any]]) -> str:
     """The answers of a measurement with both log-probabilities per token, as ``kleash check`` reads them."""
-    return lines(
+    return json_lines(
         {
             key: value
             for key, value in {
@@ -93,28 +88,22 @@ def frontier_of(
 ) -> Frontier:
     """A table of one row: the policy of one measurement against the reference, which is the first.
 
-    Parameters
-    ----------
-    first, last
-        Per prompt ``reward``, ``kl`` and ``gold``, lists of P, None where a prompt has no value. Each quantity is a
-        mean over the prompts that have it in both.
-
-    Returns
-    -------
-    Frontier
-        One row, standard errors and draws over prompts.
+    ``first`` and ``last`` hold ``reward``, ``kl`` and ``gold`` per prompt, lists of P, None where a prompt has no
+    value. Each quantity is a mean over the prompts that have it in both, standard errors and draws are over prompts.
     """
     pick = np.random.default_rng(seed).integers(0, len(first["kl"]), (_DRAWS, len(first["kl"])))
     pairs = {name: _known(array(first[name]), array(last[name])) for name in ("reward", "kl", "gold")}
     draws = {name: (_means(a, pick), _means(b, pick)) for name, (a, b) in pairs.items()}
-    gold = int((~np.isnan(pairs["gold"][0])).sum()) >= 2
+    start, now = pairs["gold"]
+    gold = int((~np.isnan(start)).sum()) >= 2
+    quality = Gold.of(_estimates(now)[None], gain=_estimates(now - start)[None], reference=_estimates(start))
     return Frontier(
         source="log",
         beta=np.array([beta]),
         reward=_estimates(pairs["reward"][1])[None],
         kl=_estimates(pairs["kl"][1])[None],
         reference_reward=_estimates(pairs["reward"][0]),
-        gold=_gold(*pairs["gold"]) if gold else None,
+        gold=quality if gold else None,
         n=np.array([len(first["kl"])]),
         status=np.array(["weak"]),
         replicates=Replicates(
@@ -127,10 +116,6 @@ def frontier_of(
         ),
         provenance=dict(provenance),
     )
-
-
-def _gold(start: Floats, now: Floats) -> Gold:
-    return Gold.of(_estimates(now)[None], gain=_estimates(now - start)[None], reference=_estimates(start))
 
 
 def _known(a: Floats, b: Floats) -> tuple[Floats, Floats]:
@@ -151,12 +136,5 @@ def _means(values: Floats, pick: NDArray[np.int64]) -> Floats:
 
 def _estimates(values: Floats) -> Estimates:
     """Mean over the prompts that have a value, with its t interval; NaN where fewer than two do."""
-    from scipy.stats import t
-
     known = values[~np.isnan(values)]
-    if known.size < 2:
-        gone = np.array(np.nan)
-        return Estimates(value=gone, se=gone, lo=gone, hi=gone)
-    centre, se = known.mean(), known.std(ddof=1) / np.sqrt(known.size)
-    half = t.ppf(0.975, known.size - 1) * se
-    return Estimates(value=centre, se=se, lo=centre - half, hi=centre + half)
+    return Estimates.of_means(known if known.size > 1 else np.full(1, np.nan))

@@ -18,10 +18,10 @@ from kleash.errors import ConfigError, DataError, OptionError
 from kleash.integrations.measure import Reference, full_kl_of, sample_answers
 from kleash.integrations.peak import GoldPeak
 from kleash.integrations.prompts import end_ids, prompt_rows, token_ids
-from kleash.integrations.records import answer_lines, array, cut_back, frontier_of, lines, mean, mean_se
+from kleash.integrations.records import answer_lines, array, cut_back, frontier_of, mean, mean_se
 from kleash.integrations.scores import choose, score
 from kleash.integrations.versions import require_trl
-from kleash.runs import Run, open_run
+from kleash.runs import Run, json_lines, open_run
 from kleash.trainers import TRAINERS
 
 if TYPE_CHECKING:
@@ -287,7 +287,7 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
 
     def _write(self, step: int, found: dict[str, list[Any]]) -> None:
         for name, rows in (("metrics.jsonl", self.metrics), (_PROMPTS, self.by_prompt)):
-            _files.write_atomic(self.folder / name, lines(rows))
+            _files.write_atomic(self.folder / name, json_lines(rows))
         if self.dump:
             with open(self.folder / _ANSWERS, "a", encoding="utf-8") as file:
                 file.write(answer_lines(step, found))

@@ -18,12 +18,8 @@ __all__ = ["with_gold"]
 def with_gold(logs: Sequence[RunLog], gold: str) -> list[RunLog]:
     """The logs with the column a caller calls gold; those that have no such column keep what they have.
 
-    Parameters
-    ----------
-    logs
-        What was read.
-    gold
-        A key, a reward function (``accuracy`` finds ``rewards/accuracy_reward/mean``), or a part of one name only.
+    ``logs``: What was read. ``gold``: A key, a reward function (``accuracy`` finds ``rewards/accuracy_reward/mean``),
+    or a part of one name only.
 
     Returns
     -------

@@ -58,14 +58,8 @@ def relabelled(
 ) -> list[KLColumn]:
     """The columns with the estimator and the place that the settings state, or that the release has by default.
 
-    Parameters
-    ----------
-    trainer, columns, raw
-        Whose they are.
-    config, version
-        What is stated, and of which release; None if that is not known.
-    notes
-        Takes what is not known.
+    ``trainer``, ``columns``, ``raw``: Whose they are. ``config``, ``version``: What is stated, and of which release;
+    None if that is not known. ``notes``: Takes what is not known.
 
     Returns
     -------
@@ -106,12 +100,7 @@ def contested(trainer: Trainer, columns: list[KLColumn], raw: Raw, notes: list[s
 def with_settings(log: RunLog, settings: Mapping[str, Any]) -> RunLog:
     """A log under settings that somebody gives besides: what its KL columns are may depend on them.
 
-    Parameters
-    ----------
-    log
-        As it was read.
-    settings
-        The trainer's own, nested or flat; they win over what the log holds.
+    ``log``: As it was read. ``settings``: The trainer's own, nested or flat; they win over what the log holds.
 
     Returns
     -------

@@ -25,21 +25,12 @@ TRAINERS: tuple[str, ...] = (*trainers.TRAINERS, trainers.TABLE.name)
 class KLColumn:
     """One KL of a log, as numbers and as words.
 
-    Parameters
-    ----------
-    key
-        The key as it stands in the log.
-    values
-        Shape (T,), nats; NaN where the log has none.
-    spec
-        Estimator, unit, clamp, who drew the tokens, and where the number enters training.
-    against
-        From whom the distance is measured. Only ``reference`` is a distance from the reference: the KL between the
-        policy before and after an update (``old-policy``) says nothing about the leash.
-    transform
-        What was done to the logged numbers, empty if nothing.
-    unit_known
-        False where the unit of ``spec`` is a guess: a plain table whose owner has not said it.
+    ``key``: The key as it stands in the log. ``values``: Shape (T,), nats; NaN where the log has none. ``spec``:
+    Estimator, unit, clamp, who drew the tokens, and where the number enters training. ``against``: From whom the
+    distance is measured. Only ``reference`` is a distance from the reference: the KL between the policy before and
+    after an update (``old-policy``) says nothing about the leash. ``transform``: What was done to the logged numbers,
+    empty if nothing. ``unit_known``: False where the unit of ``spec`` is a guess: a plain table whose owner has not
+    said it.
     """
 
     key: str

@@ -34,10 +34,7 @@ _END = 2000  # milliseconds on the verdict, long enough to read it
 def animate(path: str | Path) -> None:
     """Write the animation, by the file's ending as GIF or WebP; the same bytes each time on one machine.
 
-    Parameters
-    ----------
-    path
-        ``.gif`` or ``.webp``.
+    ``path``: ``.gif`` or ``.webp``.
 
     Raises
     ------

@@ -102,12 +102,8 @@ class Reading:
 def read(beta: float, *, love: float = 1.0, oversalt: float = 0.0505) -> Reading:
     """The kitchen at one setting of the dials.
 
-    Parameters
-    ----------
-    beta
-        From 0 to infinity (the reference), reward units per nat.
-    love, oversalt
-        As in :func:`kleash.worlds.kitchen`.
+    ``beta``: From 0 to infinity (the reference), reward units per nat. ``love``, ``oversalt``: As in
+    :func:`kleash.worlds.kitchen`.
 
     Returns
     -------

@@ -26,20 +26,10 @@ Data = FigureData | tuple[FigureRow, ...]
 class Figure:
     """A chart.
 
-    Parameters
-    ----------
-    name
-        Of its files.
-    data
-        What it shows of the sources; empty where there is nothing to show.
-    draw
-        The drawing of those data in a width and a height.
-    title, caption
-        Words on the page, the caption from the data; None: the page shows it in another form.
-    each
-        One of each source, or one of all that have a table.
-    whole
-        Whether it takes the whole width of the page.
+    ``name``: Of its files. ``data``: What it shows of the sources; empty where there is nothing to show. ``draw``: The
+    drawing of those data in a width and a height. ``title``, ``caption``: Words on the page, the caption from the data;
+    None: the page shows it in another form. ``each``: One of each source, or one of all that have a table. ``whole``:
+    Whether it takes the whole width of the page.
     """
 
     name: str

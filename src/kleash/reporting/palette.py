@@ -159,14 +159,8 @@ def draw_png(chart: alt.TopLevelMixin, *, scale: float = 2.0) -> bytes:
 def inline_svg(svg: str, *, label: str, prefix: str) -> str:
     """An SVG to stand in a page: one picture with one label, names of its own, and the page's colours and font.
 
-    Parameters
-    ----------
-    svg
-        From :func:`draw_svg`.
-    label
-        What a screen reader says; escaped here.
-    prefix
-        Put before every id, so that several drawings in one page do not share clips.
+    ``svg``: From :func:`draw_svg`. ``label``: What a screen reader says; escaped here. ``prefix``: Put before every id,
+    so that several drawings in one page do not share clips.
 
     Returns
     -------

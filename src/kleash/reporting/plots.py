@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kleash import _files
-from kleash.errors import KleashError
 from kleash.reporting.charts import Found, found
 from kleash.reporting.palette import draw_png, draw_svg
 from kleash.reporting.sources import ReportSource
@@ -27,10 +26,7 @@ def save_plots(sources: Sequence[ReportSource], folder: str | Path) -> list[Path
         What was written.
     """
     folder = Path(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise KleashError(f"{folder}: cannot be made: {error.strerror or error}") from error
+    _files.make_folder(folder)
     drawn = list(found(sources))
     of_name = Counter(chart.figure.name for chart in drawn)
     taken: Counter[str] = Counter()

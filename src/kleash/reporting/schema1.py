@@ -23,14 +23,7 @@ def upgraded(content: Row) -> Row:
     A frontier file named what was measured, a result its source. Rows of a sweep had no intervals: they are Student's,
     from the standard error over seeds.
 
-    Parameters
-    ----------
-    content
-        The JSON as it was read.
-
-    Returns
-    -------
-    mapping
+    ``content``: The JSON as it was read.
 
     Raises
     ------

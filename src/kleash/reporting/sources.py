@@ -48,16 +48,8 @@ def source_of(
 ) -> ReportSource:
     """A source from a result in memory.
 
-    Parameters
-    ----------
-    result
-        A Frontier, or what ``kleash.forecast``, ``kleash.sweep`` or ``kleash.check`` returned.
-    name
-        What to call it; default: what it is.
-
-    Returns
-    -------
-    ReportSource
+    ``result``: A Frontier, or what ``kleash.forecast``, ``kleash.sweep`` or ``kleash.check`` returned. ``name``: What
+    to call it; default: what it is.
 
     Examples
     --------

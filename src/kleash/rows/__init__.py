@@ -30,12 +30,8 @@ _HEAD = 1 << 16
 def opened(name: str | Path, *, stdin: BinaryIO | None = None) -> Iterator[Source]:
     """Open a file or standard input and find out what it is; the content decides, the ending only in doubt.
 
-    Parameters
-    ----------
-    name
-        A path, taken as it stands (``*`` and ``[`` are letters), or ``-``.
-    stdin
-        What to read for ``-``; default the process's own.
+    ``name``: A path, taken as it stands (``*`` and ``[`` are letters), or ``-``. ``stdin``: What to read for ``-``;
+    default the process's own.
 
     Returns
     -------

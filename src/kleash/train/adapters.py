@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from kleash import _checks, _files
-from kleash.errors import KleashError, OptionError, ShapeError
+from kleash.errors import OptionError, ShapeError
 from kleash.train.streams import Purpose, stream
 
 __all__ = ["GroupedLinear", "GroupedLoRA", "attach"]
@@ -168,40 +168,21 @@ class GroupedLoRA:
         else:
             torch.cat(flat, dim=1, out=self.gradients)
 
-    def export(self, group: int, path: str | Path, *, base_model: str | None = None) -> None:
+    def export(self, group: int, folder: Path) -> None:
         """Write one group in PEFT's format: ``adapter_config.json`` and ``adapter_model.safetensors`` in a folder.
 
-        Parameters
-        ----------
-        group
-            Which one, 0 to G - 1.
-        path
-            The folder; it is made if need be.
-        base_model
-            Name or path of the base model for the configuration; default: what the model says of itself.
-
-        Raises
-        ------
-        OptionError
-            No such group.
-        KleashError
-            The folder cannot be made or written to.
+        An OptionError without such a group, a KleashError where the folder cannot be made or written to.
         """
         if not 0 <= group < self.groups:
             raise OptionError(_checks.message("group", expected=f"0 to {self.groups - 1}", got=group))
         from safetensors.torch import save
 
-        folder = Path(path)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise KleashError(f"{folder}: cannot be made: {error.strerror or error}") from error
+        _files.make_folder(folder)
         tensors = {}
         for name, layer in self.layers.items():
             for letter, part in (("A", layer.adapter_a), ("B", layer.adapter_b)):
                 tensors[f"base_model.model.{name}.lora_{letter}.weight"] = part[group].detach().t().contiguous().cpu()
-        config = getattr(self.model, "config", None)
-        named = base_model if base_model is not None else getattr(config, "name_or_path", None) or None
+        named = getattr(getattr(self.model, "config", None), "name_or_path", None) or None
         _files.write_atomic(folder / "adapter_model.safetensors", save(tensors, metadata={"format": "pt"}))
         record = {
             "peft_type": "LORA",
@@ -243,31 +224,14 @@ def attach(
 ) -> GroupedLoRA:
     """Freeze a causal language model of transformers and put grouped LoRA adapters on its linear layers.
 
-    Parameters
-    ----------
-    model
-        The model; changed in place (:meth:`GroupedLoRA.detach` undoes it).
-    groups
-        The seed index of each group; a number G means 0 to G - 1. Groups with the same index start alike.
-    rank, alpha
-        Size of the adapters, and the factor ``alpha / rank`` on their output; default alpha: twice the rank.
-    targets
-        Names of layers, in full or their last part (``q_proj``), or ``"all-linear"``: every linear layer, the output
-        head included. Without an adapter on the head the logits of a small model stay bounded (see
-        :func:`kleash.train.decoder.head_limit`).
-    seed
-        Start of all randomness.
+    The model is changed in place (:meth:`GroupedLoRA.detach` undoes it). An OptionError for a target that no linear
+    layer has, a ShapeError where the model has adapters already.
 
-    Returns
-    -------
-    GroupedLoRA
-
-    Raises
-    ------
-    OptionError
-        A name that no linear layer has; the nearest is named.
-    ShapeError
-        The model has adapters already.
+    ``groups``: The seed index of each group; a number G means 0 to G - 1. Groups with the same index start alike.
+    ``rank``, ``alpha``: Size of the adapters, and the factor ``alpha / rank`` on their output; default alpha: twice the
+    rank. ``targets``: Names of layers, in full or their last part (``q_proj``), or ``"all-linear"``: every linear
+    layer, the output head included. Without an adapter on the head the logits of a small model stay bounded (see
+    :func:`kleash.train.decoder.head_limit`).
 
     Notes
     -----

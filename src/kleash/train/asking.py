@@ -52,18 +52,10 @@ class PromptSet:
 class Task:
     """What a model is trained on, and by whom its answers are judged.
 
-    Parameters
-    ----------
-    prompts, held_out
-        Prompts to train on, and others to measure gold on; without the latter gold is measured on the answers of
-        training.
-    judge, gold
-        The score that is optimised, and the true quality that never is. An answer that occurs several times in a step
-        is scored once.
-    decode
-        Token ids of an answer, its end token included, to text.
-    eos
-        Tokens that end an answer.
+    ``prompts``, ``held_out``: Prompts to train on, and others to measure gold on; without the latter gold is measured
+    on the answers of training. ``judge``, ``gold``: The score that is optimised, and the true quality that never is. An
+    answer that occurs several times in a step is scored once. ``decode``: Token ids of an answer, its end token
+    included, to text. ``eos``: Tokens that end an answer.
     """
 
     prompts: PromptSet

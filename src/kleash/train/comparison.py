@@ -26,18 +26,8 @@ def with_comparison(
 def comparison_table(trained: Frontier, *, optimum: Frontier | None, forecast: Frontier | None) -> Table:
     """A row per trained beta: true quality after training, of the best possible policy, and its forecast with 95 %.
 
-    Parameters
-    ----------
-    trained
-        The rows.
-    optimum
-        The exact table at the same betas, or None.
-    forecast
-        A forecast at some of the betas, or None; a beta it refuses shows as ``beyond``.
-
-    Returns
-    -------
-    A table of rich; a number that is not there is a dash.
+    ``optimum`` is exact at the same betas, ``forecast`` one at some of them; a beta it refuses shows as ``beyond``, a
+    number that is not there as a dash.
     """
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
     for name in (

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from kleash import _checks, config
+from kleash import config
 from kleash.config import Within
-from kleash.errors import ConfigError
 
 if TYPE_CHECKING:
     from kleash.train.language import LanguageConfig
@@ -30,16 +29,9 @@ class WorldSource:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepConfig:
-    """What a sweep is asked to do.
+    """What a sweep is asked to do: in a known world, with its settings by name, or in one from a file.
 
-    Parameters
-    ----------
-    world
-        The name of a known world, or a file.
-    settings
-        Settings of a known world by name.
-    beta, seeds, seed, steps, samples
-        As in :func:`kleash.sweep`; None is the world's own default.
+    ``beta``, ``seeds``, ``seed``, ``steps``, ``samples`` as in :func:`kleash.sweep`; None is the world's own default.
 
     Examples
     --------
@@ -59,22 +51,6 @@ class SweepConfig:
     samples: Annotated[int, Within(at_least=2)] | None = None
 
     @classmethod
-    def read(cls, path: str | Path) -> SweepConfig:
-        """Read a TOML, YAML or JSON file; a world's file is looked for beside it.
-
-        Raises
-        ------
-        MissingFileError
-            There is no such file.
-        ConfigError
-            Neither TOML, YAML nor JSON, an unknown key, or a value of the wrong kind; with the file's name.
-        """
-        asked = read_config(path)
-        if not isinstance(asked, cls):
-            raise ConfigError(_checks.message(f"{path}", expected="the sweep of a world", got="one of a model"))
-        return asked
-
-    @classmethod
     def from_dict(cls, content: Mapping[str, Any], *, folder: Path | None = None) -> SweepConfig:
         """The same from plain data; ``folder`` is where a world's file is looked for."""
         return config.fill(cls, content, folder=folder)
@@ -83,14 +59,8 @@ class SweepConfig:
 def read_config(path: str | Path) -> SweepConfig | LanguageConfig:
     """Read a configuration: with a table ``[model]`` the sweep of a language model, otherwise that of a world.
 
-    Files that it names are looked for beside it.
-
-    Raises
-    ------
-    MissingFileError
-        There is no such file.
-    ConfigError
-        Neither TOML, YAML nor JSON, an unknown key, or a value of the wrong kind; with the file's name.
+    Files that it names are looked for beside it. Errors as of :func:`kleash.config.read_table` and ``fill``, with the
+    file's name.
     """
     content = config.read_table(path)
     with config.about(path):

@@ -42,18 +42,9 @@ class EarlyStop:
 def early_stop(
     rows: Iterable[Mapping[str, Any]], *, reward: str = "reward", gold: str = "gold", kl: str = "kl"
 ) -> EarlyStop | None:
-    """Best gold over the steps of the loosest beta.
+    """Best gold over the steps of the loosest beta, from rows of metrics; None where no row has gold.
 
-    Parameters
-    ----------
-    rows
-        Rows of metrics; those without gold are passed over.
-    reward, gold, kl
-        Names of the columns, for rows that hold exact values beside sampled ones.
-
-    Returns
-    -------
-    None where no row has gold.
+    ``reward``, ``gold`` and ``kl`` name the columns, for rows that hold exact values beside sampled ones.
 
     Examples
     --------
@@ -70,28 +61,11 @@ def early_stop(
         return None
     loosest = min(row["beta"] for row in have)
     mine = [row for row in have if row["beta"] == loosest]
-    steps, seeds = sorted({row["step"] for row in mine}), sorted({row["seed"] for row in mine})
-    tables = {
-        name: np.asarray(
-            [[by[name] for by in (_find(mine, step, seed) for seed in seeds)] for step in steps], dtype=float
-        )
-        for name in (reward, gold, kl)
-    }
-    apart = len(seeds) > 1
-    total = tables[gold].sum(axis=1, keepdims=True)
-    others = total - tables[gold] if apart else tables[gold]
-    at = others.argmax(axis=0)
-    columns = np.arange(len(seeds))
-    chosen = {name: float(table[at, columns].mean()) for name, table in tables.items()}
-    return EarlyStop(
-        beta=float(loosest),
-        step=float(np.asarray(steps, dtype=float)[at].mean()),
-        reward=chosen[reward],
-        gold=chosen[gold],
-        kl=chosen[kl],
-        chosen_apart=apart,
-    )
-
-
-def _find(rows: list[Mapping[str, Any]], step: int, seed: int) -> Mapping[str, Any]:
-    return next(row for row in rows if row["step"] == step and row["seed"] == seed)
+    seeds = len({row["seed"] for row in mine})
+    mine.sort(key=lambda row: (row["step"], row["seed"]))
+    values = np.array([[row[name] for name in ("step", reward, gold, kl)] for row in mine], dtype=float)
+    table = np.moveaxis(values.reshape(-1, seeds, 4), -1, 0).copy()  # (4, steps, seeds)
+    apart = seeds > 1
+    others = table[2].sum(axis=1, keepdims=True) - table[2] if apart else table[2]
+    step, *chosen = table[:, others.argmax(axis=0), np.arange(seeds)].mean(axis=1).tolist()
+    return EarlyStop(beta=float(loosest), step=step, reward=chosen[0], gold=chosen[1], kl=chosen[2], chosen_apart=apart)

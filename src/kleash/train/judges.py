@@ -31,16 +31,9 @@ _SHOWN = 60  # characters of a prompt in an error
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeSource:
-    """Where a judge comes from.
+    """Where a judge comes from: ``module:function`` or one of :data:`BUILT_IN`, and the folder of a reward model.
 
-    Parameters
-    ----------
-    use
-        ``module:function``, or one of :data:`BUILT_IN`.
-    path
-        Folder of the reward model.
-    seconds
-        How long one call may take.
+    ``seconds`` is how long one call may take.
     """
 
     use: str
@@ -49,22 +42,9 @@ class JudgeSource:
 
 
 def load_judge(source: JudgeSource, *, name: str, folder: str | Path = ".", device: str = "cpu") -> Judge:
-    """The judge that a configuration names, guarded (:func:`guarded`).
+    """The judge that a configuration names, :func:`guarded`; ``name`` is what it is called in errors.
 
-    Parameters
-    ----------
-    source
-        Where it comes from.
-    name
-        What it is called in errors: ``judge``, ``gold``.
-    folder
-        Where a module is looked for beside Python's own path: the configuration's folder.
-    device
-        Where a reward model is to run.
-
-    Returns
-    -------
-    Judge
+    A module is looked for in ``folder`` beside Python's own path; a reward model runs on ``device``.
 
     Raises
     ------
@@ -89,28 +69,17 @@ def load_judge(source: JudgeSource, *, name: str, folder: str | Path = ".", devi
 
 
 def guarded(judge: Judge, *, name: str, seconds: float = _SECONDS) -> Judge:
-    """The same judge, whose failures are one line: what it raised, or that it hung, and for which prompt.
+    """The same judge, whose failures are one DataError: what it raised, or that it hung, and for which prompt.
 
-    Parameters
-    ----------
-    judge
-        The callable.
-    name
-        What it is called in errors.
-    seconds
-        How long one call may take. It runs in a thread of its own; one that hangs is left behind, and does not keep
-        the process alive.
-
-    Returns
-    -------
-    A callable of the same signature. It raises DataError where the judge raises or hangs.
+    A call may take ``seconds``. It runs in a thread of its own; one that hangs is left behind, and does not keep the
+    process alive.
     """
     seconds = _checks.number(seconds, name=f"{name}.seconds", above=0.0)
 
     def call(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> Sequence[float]:
         outcome = _within(judge, seconds, prompts, completions, columns)
-        if isinstance(outcome, _Said):
-            return outcome.scores
+        if isinstance(outcome, tuple):
+            return outcome[0]
         where = f"in a call about {len(prompts)} answers, the first to {_short(prompts[0])}"
         if outcome is None:
             fix = "raise its seconds, or mend it"
@@ -125,20 +94,15 @@ def guarded(judge: Judge, *, name: str, seconds: float = _SECONDS) -> Judge:
     return call
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Said:
-    scores: Sequence[float]
-
-
 def _within(
     judge: Judge, seconds: float, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]
-) -> _Said | BaseException | None:
-    """What the judge said or raised; None if it did not come back in time."""
-    found: list[_Said | BaseException] = []
+) -> tuple[Sequence[float]] | BaseException | None:
+    """What the judge said, in a tuple, or raised; None if it did not come back in time."""
+    found: list[tuple[Sequence[float]] | BaseException] = []
 
     def ask() -> None:
         try:
-            found.append(_Said(scores=judge(prompts=prompts, completions=completions, **columns)))
+            found.append((judge(prompts=prompts, completions=completions, **columns),))
         except BaseException as error:  # noqa: BLE001  whatever a user's function raises is told to the user
             found.append(error)
 
@@ -168,8 +132,7 @@ def _culprit(
 
 
 def _short(value: Any) -> str:
-    text = " ".join(str(value).split())
-    return repr(text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…")
+    return repr(_checks.short(str(value), width=_SHOWN))
 
 
 def _imported(where: str, *, name: str, folder: Path) -> Judge:
@@ -214,13 +177,7 @@ def length(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -
 
 
 def lexicon() -> Judge:
-    """The VADER lexicon's compound sentiment of the answer, -1 to 1.
-
-    Raises
-    ------
-    DependencyError
-        The package vaderSentiment is not installed.
-    """
+    """The VADER lexicon's compound sentiment of the answer, -1 to 1; a DependencyError without vaderSentiment."""
     try:
         from vaderSentiment.vaderSentiment import SentimentIntensityAnalyzer
     except ImportError as error:
@@ -239,14 +196,8 @@ def lexicon() -> Judge:
 def reward_model(path: str | Path, *, device: str = "cpu") -> Judge:
     """A sequence classifier with one output, from a folder of transformers; its logit is the score.
 
-    Prompt and answer are put through the tokenizer's chat template if it has one, and one after the other if not.
-
-    Raises
-    ------
-    MissingFileError
-        There is no such folder.
-    ConfigError
-        It holds no such model, or one with several outputs.
+    Prompt and answer are put through the tokenizer's chat template if it has one, and one after the other if not. A
+    MissingFileError without a folder, a ConfigError where it holds no such model, or one with several outputs.
     """
     folder = Path(path)
     if not folder.is_dir():

@@ -20,19 +20,9 @@ __all__ = ["LanguageConfig", "ModelSource", "PromptSource", "model_file", "read_
 
 
 def model_file(spec: str, *, name: str = "model", folder: Path | None = None) -> Path:
-    """A GGUF file: a path, or ``package:file.gguf`` for one that an installed package brings.
+    """A GGUF file: a path, or ``package:file.gguf`` for one that an installed package brings, as it lies on disk.
 
-    Returns
-    -------
-    pathlib.Path
-        Of a package the file as it lies on disk; the package is looked for and not imported.
-
-    Raises
-    ------
-    ConfigError
-        No such package.
-    MissingFileError
-        It has no such file.
+    The package is looked for and not imported; a ConfigError without it, a MissingFileError where it has no such file.
     """
     package, colon, file = spec.partition(":")
     if not colon or not package.isidentifier():
@@ -54,20 +44,11 @@ def _gguf(value: Any, name: str, folder: Path) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSource:
-    """The model: a folder of transformers or a GGUF file, where it runs and in which precision.
+    """The model: a folder of transformers (``path``) or a GGUF file (:func:`model_file`), where it runs, how exactly.
 
-    Parameters
-    ----------
-    path
-        A folder that transformers reads.
-    gguf
-        A GGUF file, or ``package:file`` for one that an installed package brings.
-    device
-        ``auto`` (a GPU where there is one), ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
-    dtype
-        ``auto``: bfloat16 on a GPU, float32 elsewhere.
-    chat
-        Whether prompts are put through the tokenizer's chat template; default: if it has one.
+    ``device`` is ``auto`` (a GPU where there is one), ``cpu``, ``cuda``, ``cuda:1`` or ``mps``; ``dtype`` ``auto`` is
+    bfloat16 on a GPU, float32 elsewhere; ``chat``: whether prompts are put through the tokenizer's chat template
+    (default: if it has one).
     """
 
     path: Path | None = None
@@ -103,16 +84,10 @@ class _File(Dial):
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageConfig:
-    """What a sweep over a language model is asked to do.
+    """What a sweep over a language model is asked to do: the tables of its file, of which ``gold`` may be missing.
 
-    Parameters
-    ----------
-    model, judge, gold, prompts
-        The tables of the file; ``gold`` may be missing.
-    training
-        Its table ``[training]``, and what stands above all tables: beta, seeds, seed, steps, samples.
-    folder
-        Where relative paths and modules are looked for.
+    ``training`` also has what stands above all tables (beta, seeds, seed, steps, samples); ``folder`` is where relative
+    paths and modules are looked for.
 
     Examples
     --------
@@ -130,15 +105,7 @@ class LanguageConfig:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any], *, folder: Path | None = None) -> LanguageConfig:
-        """From plain data; relative paths begin at ``folder``.
-
-        Raises
-        ------
-        ConfigError
-            An unknown key, a missing table, or a value of the wrong kind.
-        OptionError
-            A value outside its range.
-        """
+        """From plain data, as by :func:`kleash.config.fill`; relative paths begin at ``folder``."""
         folder = folder or Path()
         file = fill(_File, content, folder=folder)
         if (file.model.path is None) == (file.model.gguf is None):

@@ -1,9 +1,4 @@
-"""The training loop: all betas and seeds of a language model in one process, one step for all of them at a time.
-
-A step draws answers from every policy, has them judged, scores them under policy and reference, and moves each policy's
-adapters along its own gradient. What a step does depends on the configuration and the adapters alone, never on a state
-of a random number generator, so a run goes on after a kill as if nothing had been.
-"""
+"""Training: all betas and seeds of a language model in one process, one step for all of them at a time."""
 
 from __future__ import annotations
 
@@ -123,27 +118,12 @@ def train_lm(
 ) -> LMRun:
     """Train a policy for every beta and seed at once against a judge, with the reference as the leash's other end.
 
-    Parameters
-    ----------
-    model
-        A causal language model of transformers, on its device and in its dtype. It is frozen, and becomes the
-        reference; adapters are put on it in place.
-    task
-        Prompts, judges, and how an answer ends and reads.
-    training
-        Betas, seeds, steps, objective, adapters.
-    evaluate
-        A hook for exact evaluation, called with the step and the adapters every ``evaluate_every`` steps and after the
-        last; it returns values of shape (G,) by name. Gold is measured at the same steps.
-    out, resume, kind, config, inputs
-        A run folder (:mod:`kleash.runs`), whether to go on with what is there, what sort of run it is, and more plain
-        data that settles the result and that a run is recognised by.
-    progress, watch
-        Called with (steps done, steps), and with each step's rows.
-
-    Returns
-    -------
-    LMRun
+    ``model``: A causal language model of transformers, on its device and in its dtype. It is frozen, and becomes the
+    reference; adapters are put on it in place. ``evaluate``: Called (`Evaluate`) every ``evaluate_every`` steps and
+    after the last. Gold is measured at the same steps. ``out``, ``resume``, ``kind``, ``config``, ``inputs``: A run
+    folder (:mod:`kleash.runs`), whether to go on with what is there, what sort of run it is, and more plain data that
+    settles the result and that a run is recognised by. ``progress``, ``watch``: Called with (steps done, steps), and
+    with each step's rows.
 
     Raises
     ------
@@ -152,8 +132,6 @@ def train_lm(
         folder with something else in it.
     DataError
         A judge returned something else than one finite number per answer.
-    KleashError
-        The disk refuses; the last checkpoint is whole.
 
     Notes
     -----
@@ -261,10 +239,7 @@ def _recognised_by(model: Any, task: Task) -> dict[str, Any]:
 
 
 def _fingerprint(model: Any) -> str:
-    """SHA-256 over names, shapes and the first values of every weight.
-
-    Cheap for a large model, and never equal for two that were trained apart.
-    """
+    """SHA-256 over names, shapes and first values of every weight: never equal for two that were trained apart."""
     digest = hashlib.sha256()
     for name, weight in model.state_dict().items():
         head = weight.detach().reshape(-1)[:64].double().cpu().numpy()

@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from kleash import _checks
-from kleash._version import version
 from kleash.errors import OptionError
-from kleash.frontier import Estimates, Frontier, Gold, Replicates, exact_frontier
+from kleash.frontier import Estimates, Frontier, exact_frontier
 from kleash.samples import Samples
 from kleash.train.asking import Judge, PromptSet, Task, ask
 from kleash.train.judges import JudgeSource, guarded, load_judge
@@ -27,14 +25,13 @@ from kleash.train.models import load_model
 from kleash.train.options import Training
 from kleash.train.recipes import BETAS, LENGTH, Recipes, policy_log_probs, recipes
 from kleash.train.reference import forecast_before, reference_samples
-from kleash.train.result import SweepResult, over_seeds, read_back, shown_answers, world_frontier, write
+from kleash.train.result import SweepResult, read_back, shown_answers, swept_frontier, world_frontier, write
 from kleash.train.streams import Purpose
 from kleash.train.tabular import Progress
 from kleash.window import find_window
 
 __all__ = ["Watch", "endings", "sweep_model", "sweep_recipes"]
 
-Floats = NDArray[np.float64]
 Watch = Callable[[int, Sequence[Mapping[str, Any]]], None]
 """Called with each step and its rows: ``beta``, ``seed``, ``reward``, ``gold``, ``kl``, ..."""
 
@@ -54,27 +51,18 @@ _SHOWN = 3  # answers per beta
 
 
 def sweep_recipes(
-    *,
     settings: Mapping[str, float] | None = None,
-    beta: ArrayLike | None = None,
-    seeds: int = 3,
-    seed: int = 0,
-    steps: int | None = None,
-    samples: int | None = None,
+    said: Mapping[str, Any] | None = None,
+    *,
     out: str | Path | None = None,
     resume: bool = False,
     progress: Progress | None = None,
     watch: Watch | None = None,
 ) -> SweepResult:
-    """The sweep of the recipes world; parameters as in :func:`kleash.sweep`.
+    """The sweep of the recipes world; ``said`` of `Training`, and further parameters as in :func:`kleash.sweep`.
 
-    Returns
-    -------
-    SweepResult
-        Rows, optimum and gap are exact, by enumeration of every answer; the forecast is from 64 answers of the
-        reference to each dish.
+    Rows, optimum and gap are exact, by enumeration; the forecast is from 64 answers of the reference to each dish.
     """
-    given: dict[str, Any] = {"beta": beta, "seeds": seeds, "seed": seed, "steps": steps, "samples": samples}
     house = _house(settings or {})
     world = house.world  # before adapters are put on its model
     run = train_lm(
@@ -86,7 +74,7 @@ def sweep_recipes(
             decode=house.decode,
             eos=[house.eos],
         ),
-        replace(_COOKING, **{name: value for name, value in given.items() if value is not None}),
+        replace(_COOKING, **(said or {})),
         out=out,
         resume=resume,
         kind="sweep",
@@ -124,26 +112,10 @@ def sweep_model(
     progress: Progress | None = None,
     watch: Watch | None = None,
 ) -> SweepResult:
-    """Train a language model of one's own at several betas at once.
+    """Train a language model of one's own at several betas at once; further parameters as in :func:`kleash.sweep`.
 
-    Parameters
-    ----------
-    config
-        Model, judge, gold, prompts and training; see docs/training.md.
-    out, resume, progress, watch
-        As in :func:`kleash.sweep`.
-
-    Returns
-    -------
-    SweepResult
-        Rows are means over answers to the held-out prompts, errors over seeds (none with one); no optimum is known.
-
-    Raises
-    ------
-    ConfigError, OptionError, MissingFileError
-        A model, device, judge or file that is not there, or a setting outside its range.
-    DataError
-        A judge that fails; the run can be resumed.
+    Rows are means over answers to the held-out prompts, errors over seeds (none with one); no optimum is known. When a
+    judge fails, with a DataError, the run can be resumed.
     """
     model, tokenizer, device = load_model(config.model)
     chat = config.model.chat if config.model.chat is not None else getattr(tokenizer, "chat_template", None) is not None
@@ -155,12 +127,7 @@ def sweep_model(
         out=out,
         resume=resume,
         kind="sweep",
-        config={
-            "world": None,
-            "judge": config.judge.use,
-            "gold": None if config.gold is None else config.gold.use,
-            "chat": chat,
-        },
+        config={"world": None, "judge": config.judge.use, "gold": config.gold and config.gold.use, "chat": chat},
         inputs=inputs,
         progress=progress,
         watch=watch,
@@ -250,41 +217,17 @@ def _written(
 def _sampled_frontier(run: LMRun, untouched: Sequence[Samples]) -> Frontier:
     """The table from the last rows of training, (B, S), and a reference for each seed."""
     reward, gold, kl = (run.final(name) for name in ("reward", "gold", "kl"))
-    size = run.beta.size
-    reference_reward = np.asarray([samples.reward.mean() for samples in untouched])
-    has_gold = untouched[0].gold is not None
-    reference_gold = np.asarray([samples.gold.mean() for samples in untouched if samples.gold is not None])
-    drawn = [samples.gold for samples in untouched if samples.gold is not None]
-    seen = np.concatenate([*drawn, gold.ravel()]) if has_gold else np.zeros(1)
-    return Frontier(
-        source="sweep",
-        beta=run.beta,
-        reward=over_seeds(reward),
-        kl=over_seeds(kl),
-        gold=_gold(gold, reference_gold) if has_gold else None,
-        reference_reward=_one(reference_reward),
-        n=np.full(size, run.seeds),
-        status=np.full(size, "ok"),
-        replicates=Replicates(
-            kind="seeds",
-            reward=reward.T,
-            kl=kl.T,
-            gold=gold.T if has_gold else None,
-            reference_reward=reference_reward,
-            reference_gold=reference_gold if has_gold else None,
-        ),
-        gold_range=float(np.ptp(seen)) if has_gold else None,
-        provenance={"version": version(), "config": dict(run.config)},
+    quality = [samples.gold for samples in untouched if samples.gold is not None]
+    reference = [np.asarray([samples.reward.mean() for samples in untouched])]
+    reference += [np.asarray([drawn.mean() for drawn in quality])] if quality else []
+    return swept_frontier(
+        run.beta,
+        (reward, gold if quality else None, kl),
+        reference=reference,
+        told=[Estimates.of_means(values) for values in reference],
+        gold_range=float(np.ptp(np.concatenate([*quality, gold.ravel()]))) if quality else None,
+        config=run.config,
     )
-
-
-def _gold(gold: Floats, reference: Floats) -> Gold:
-    """Gold (B, S) beside the reference's, one for each seed."""
-    return Gold.of(over_seeds(gold), gain=over_seeds(gold - reference), reference=_one(reference))
-
-
-def _one(values: Floats) -> Estimates:
-    return over_seeds(values[None, :])[0]
 
 
 def _sampled_answers(run: LMRun) -> tuple[Mapping[str, Any], ...]:

@@ -1,4 +1,4 @@
-"""The loop itself: draw, judge, score, move; and save where it stands.
+"""The loop: draw answers from every policy, have them judged, score them, move each policy's adapters; and save.
 
 What a step does depends on the configuration and the adapters alone, never on a state of a random number generator, so
 a run goes on after a kill as if nothing had been.

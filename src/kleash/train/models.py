@@ -36,14 +36,8 @@ def quiet() -> Iterator[None]:
 def load_model(source: ModelSource) -> tuple[Any, Any, str]:
     """The model, its tokenizer, and the device it is on.
 
-    Raises
-    ------
-    MissingFileError
-        There is no such folder or file.
-    ConfigError
-        transformers cannot read it.
-    OptionError
-        A device that this machine does not have.
+    A MissingFileError without such a folder or file, a ConfigError where transformers cannot read it, an OptionError
+    for a device that this machine does not have.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

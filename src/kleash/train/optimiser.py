@@ -31,13 +31,8 @@ reference still agree): at Adam's usual 1e-8 a judge with nothing to say lets po
 class GroupedAdam:
     """Adam on the adapters' values, with clipping of each group against its own past.
 
-    Parameters
-    ----------
-    adapters
-        What is trained.
-    clip_above
-        A group's gradient is shortened to this many times the root mean square of its last norms; None: never. In
-        these terms the reward's unit does not matter, as it does not to Adam.
+    ``adapters``: What is trained. ``clip_above``: A group's gradient is shortened to this many times the root mean
+    square of its last norms; None: never. In these terms the reward's unit does not matter, as it does not to Adam.
 
     References
     ----------

@@ -31,14 +31,9 @@ _NO_MATTER = ("checkpoint_every", "prompts_at_once", "chunk", "forecast_samples"
 class Dial:
     """Where the dial stands, and what is spent on each of its settings.
 
-    Parameters
-    ----------
-    beta
-        Finite coefficients in reward units per nat (``grpo``: the trainer's own), in any order; kept sorted, each once.
-    seeds, seed
-        Independent runs per beta (one gives no standard errors), and the start of all randomness.
-    steps, samples
-        Updates, and answers per prompt, step and policy.
+    ``beta``: Finite coefficients in reward units per nat (``grpo``: the trainer's own), in any order; kept sorted, each
+    once. ``seeds``, ``seed``: Independent runs per beta (one gives no standard errors), and the start of all
+    randomness. ``steps``, ``samples``: Updates, and answers per prompt, step and policy.
     """
 
     beta: tuple[Annotated[float, Within(at_least=0)], ...] = (0.0, 0.03, 0.1, 0.3, 1.0)
@@ -50,6 +45,12 @@ class Dial:
     def __post_init__(self) -> None:
         betas = np.unique(_checks.betas(self.beta, infinite=False))
         object.__setattr__(self, "beta", tuple(betas.tolist()))
+        settle(self)
+
+    def settled(self) -> dict[str, Any]:
+        """Plain data of what settles the result: how often a checkpoint is made and how memory is saved do not."""
+        plain = {name: value for name, value in vars(self).items() if name not in _NO_MATTER}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,10 +114,6 @@ class Training(Dial):
     chunk: Count | None = None
     forecast_samples: FromZero = 64
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        settle(self)
-
     @property
     def seed_index(self) -> list[int]:
         """The seed of each policy, (G,): policies are group-major, all seeds of the first beta first."""
@@ -126,8 +123,3 @@ class Training(Dial):
     def policy_beta(self) -> NDArray[np.float64]:
         """The coefficient of each policy, (G,)."""
         return np.repeat(self.beta, self.seeds)
-
-    def settled(self) -> dict[str, Any]:
-        """Plain data of what settles the result: how often a checkpoint is made and how memory is saved do not."""
-        plain = {name: value for name, value in vars(self).items() if name not in _NO_MATTER}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}

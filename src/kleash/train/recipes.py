@@ -59,16 +59,9 @@ _EDITION = 2  # raised by whoever changes how the reference is made: part of the
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Recipes:
-    """The recipes world: a reference model and everything there is to know about it.
+    """The recipes world: a reference model (a two-layer LlamaForCausalLM, float32, on the CPU) and all about it.
 
-    Parameters
-    ----------
-    model
-        The reference, a two-layer LlamaForCausalLM, float32, on the CPU.
-    love
-        The critic's points for a pinch of salt.
-    settings
-        What it was made with, as plain data.
+    ``love`` are the critic's points for a pinch of salt, ``settings`` what it was made with, as plain data.
     """
 
     model: Any
@@ -120,19 +113,9 @@ class Recipes:
 def recipes(*, oversalt: float = 0.02, love: float = 1.0, cache: str | Path | None = None) -> Recipes:
     """The recipes world, its reference made or taken from the cache.
 
-    Parameters
-    ----------
-    oversalt
-        Share of the house's recipes in which a cook over-salted, in [0, 0.5].
-    love
-        The critic's points for a pinch of salt, 0 to 100.
-    cache
-        Folder for the reference's weights; default ``$XDG_CACHE_HOME/kleash`` or ``~/.cache/kleash``. Where it cannot
-        be written or what is there cannot be read, the reference is made again.
-
-    Returns
-    -------
-    Recipes
+    ``oversalt``: Share of the house's recipes in which a cook over-salted, in [0, 0.5]. ``love``: The critic's points
+    for a pinch of salt, 0 to 100. ``cache``: Folder for the reference's weights; default ``$XDG_CACHE_HOME/kleash`` or
+    ``~/.cache/kleash``. Where it cannot be written or what is there cannot be read, the reference is made again.
 
     Notes
     -----
@@ -194,12 +177,8 @@ def answer_ids() -> list[tuple[int, ...]]:
 def policy_log_probs(model: Any, *, groups: int = 1) -> Floats:
     """Exact log-probability of every answer under each of the policies in a model, by walking the tree of prefixes.
 
-    Parameters
-    ----------
-    model
-        A causal language model with the vocabulary of the recipes; with grouped adapters on, rows are group-major.
-    groups
-        Number of policies in it, G.
+    ``model``: A causal language model with the vocabulary of the recipes; with grouped adapters on, rows are
+    group-major. ``groups``: Number of policies in it, G.
 
     Returns
     -------
@@ -336,21 +315,8 @@ def _cached(folder: Path | None, oversalt: float) -> dict[str, torch.Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load, save
 
-    made = (
-        WORDS,
-        LENGTH,
-        FITTING,
-        _HABITS,
-        _FITS,
-        _MAIN,
-        _OTHER,
-        _AGAIN,
-        _INGREDIENTS,
-        _N_RECIPES,
-        _STEPS,
-        _BATCH,
-        _RATE,
-    )
+    taught = (WORDS, LENGTH, FITTING, _HABITS, _FITS, _MAIN, _OTHER, _AGAIN, _INGREDIENTS)
+    made = (*taught, _N_RECIPES, _STEPS, _BATCH, _RATE)
     key = hashlib.sha256(repr((made, _HIDDEN, _EDITION, torch.__version__, oversalt)).encode()).hexdigest()[:16]
     path = None if folder is None else folder / f"recipes-{key}.safetensors"
     known = {name: tuple(weight.shape) for name, weight in _blank().state_dict().items()}

@@ -23,22 +23,9 @@ def reference_samples(
 ) -> Samples:
     """Scored answers of the untouched reference: what a forecast needs, and what a gain is measured against.
 
-    Parameters
-    ----------
-    run
-        A training run; its adapters are switched off.
-    prompts, samples
-        Which prompts, and how many answers to each.
-    key, index
-        Which stream of random numbers (purpose, step, piece), and of which seed.
-    each
-        Answers per prompt that are drawn together, and so which random numbers an answer gets: with those of training
-        the last evaluation's own. ``samples`` is rounded up to a multiple; default: all together.
-
-    Returns
-    -------
-    Samples
-        With gold, if the run has a gold judge.
+    ``key`` and ``index`` say which stream of random numbers it is, and of which seed. Of ``samples`` answers to a
+    prompt ``each`` are drawn together (default: all), which settles the random numbers an answer gets: with those of
+    training the last evaluation's own. ``samples`` is rounded up to a multiple.
     """
     sampler, task, (purpose, step, piece) = run.sampler, run.sampler.task, key
     texts: list[str] = []

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from kleash import _checks
 from kleash._version import version
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     import polars as pl
     from rich.console import RenderableType
 
-__all__ = ["SweepResult", "over_seeds", "read_back", "shown_answers", "world_frontier", "write"]
+__all__ = ["SweepResult", "read_back", "shown_answers", "swept_frontier", "world_frontier", "write"]
 
 Floats = NDArray[np.float64]
 
@@ -205,48 +204,60 @@ def world_frontier(world: World, beta: Floats, log_policy: Floats, *, config: Ma
     """The table of policies in a world: exact expectations of ``log_policy`` (B, S, P, Y), mean over the seeds S."""
     reward, gold, kl = expectations(world, log_policy)  # (B, S) each
     # by the same sums as the rows, so that a policy that did not move has a gain of exactly 0
-    reference_reward, reference_gold, _ = expectations(world, world.log_reference)
-    seeds = reward.shape[1]
+    reference = expectations(world, world.log_reference)[:2]
     reachable = np.isfinite(world.log_reference)
+    table = swept_frontier(
+        beta,
+        (reward, gold, kl),
+        reference=[np.full(reward.shape[1], float(value)) for value in reference],
+        told=[Estimates.exact(value) for value in reference],
+        gold_range=float(np.ptp(world.gold[reachable])),
+        config=config,
+    )
+    return replace(
+        table,
+        diagnostics={"objective_gap": objective_gap(world, beta, log_policy).mean(axis=1)},
+        provenance={**table.provenance, "reward_range": float(np.ptp(world.reward[reachable]))},
+    )
+
+
+def swept_frontier(
+    beta: Floats,
+    trained: tuple[Floats, Floats | None, Floats],
+    *,
+    reference: Sequence[Floats],
+    told: Sequence[Estimates],
+    gold_range: float | None,
+    config: Mapping[str, Any],
+) -> Frontier:
+    """The table of ``trained`` reward, gold and KL (B, S), means over seeds.
+
+    ``reference`` is its reward, and its gold where there is any, for each seed (S,), and ``told`` what is said of them.
+    """
+    reward, gold, kl = trained
+    quality = None
+    if gold is not None:
+        quality = Gold.of(Estimates.of_means(gold), gain=Estimates.of_means(gold - reference[1]), reference=told[1])
     return Frontier(
         source="sweep",
         beta=beta,
-        reward=over_seeds(reward),
-        gold=Gold.of(
-            over_seeds(gold), gain=over_seeds(gold - reference_gold), reference=Estimates.exact(reference_gold)
-        ),
-        kl=over_seeds(kl),
-        reference_reward=Estimates.exact(reference_reward),
-        n=np.full(beta.size, seeds),
+        reward=Estimates.of_means(reward),
+        gold=quality,
+        kl=Estimates.of_means(kl),
+        reference_reward=told[0],
+        n=np.full(beta.size, reward.shape[1]),
         status=np.full(beta.size, "ok"),
-        diagnostics={"objective_gap": objective_gap(world, beta, log_policy).mean(axis=1)},
         replicates=Replicates(
             kind="seeds",
             reward=reward.T,
             kl=kl.T,
-            gold=gold.T,
-            reference_reward=np.full(seeds, float(reference_reward)),
-            reference_gold=np.full(seeds, float(reference_gold)),
+            gold=None if gold is None else gold.T,
+            reference_reward=reference[0],
+            reference_gold=None if gold is None else reference[1],
         ),
-        gold_range=float(np.ptp(world.gold[reachable])),
-        provenance={
-            "version": version(),
-            "config": dict(config),
-            "reward_range": float(np.ptp(world.reward[reachable])),
-        },
+        gold_range=gold_range,
+        provenance={"version": version(), "config": dict(config)},
     )
-
-
-def over_seeds(values: Floats) -> Estimates:
-    """Mean over seeds (the last axis), its standard error and Student's 95 % interval; NaN with one seed."""
-    n = values.shape[-1]
-    mean = values.mean(axis=-1)
-    if n == 1:
-        unknown = np.full_like(mean, np.nan)
-        return Estimates(value=mean, se=unknown, lo=unknown, hi=unknown)
-    se = values.std(axis=-1, ddof=1) / np.sqrt(n)
-    half = stdtrit(n - 1, 0.975) * se
-    return Estimates(value=mean, se=se, lo=mean - half, hi=mean + half)
 
 
 def shown_answers(world: World, beta: Floats, log_policy: Floats, *, seed: int) -> tuple[Mapping[str, Any], ...]:

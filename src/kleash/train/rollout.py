@@ -67,20 +67,11 @@ def rollout(
 ) -> Rollout:
     """Draw answers from every group's policy with a key-value cache.
 
-    Parameters
-    ----------
-    decoder, adapters
-        The model and its G adapters.
-    prompts
-        P prompts, the same for every group.
-    uniform
-        Shape (G, B, T), B a multiple of P: the first B / P rows are answers to the first prompt, and so on. T is the
-        most tokens an answer may have, the end token among them.
-    eos
-        Token ids that end an answer; none is fine, then every answer has T tokens.
-    temperature
-        Divides the logits. At 1 the policy itself is sampled; at any other value the tokens come from another
-        distribution than the one that is scored, and `behavior_logp` says so.
+    ``prompts``: P prompts, the same for every group. ``uniform``: Shape (G, B, T), B a multiple of P: the first B / P
+    rows are answers to the first prompt, and so on. T is the most tokens an answer may have, the end token among them.
+    ``eos``: Token ids that end an answer; none is fine, then every answer has T tokens. ``temperature``: Divides the
+    logits. At 1 the policy itself is sampled; at any other value the tokens come from another distribution than the one
+    that is scored, and `behavior_logp` says so.
 
     Returns
     -------

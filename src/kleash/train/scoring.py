@@ -64,20 +64,8 @@ def score_answers(
 ) -> Scores:
     """Log-probabilities and KL of a rollout's tokens, (G, B, T); gradients flow into the adapters.
 
-    Parameters
-    ----------
-    decoder, adapters, prompts
-        The model, its G adapters, and the prompts of the batch.
-    rolled
-        The answers.
-    same, ref_hidden
-        What :func:`distinct` and :func:`reference_hidden` gave for them, where that is known already.
-    chunk
-        See :func:`kleash.train.objectives.score`.
-
-    Returns
-    -------
-    Scores
+    ``same`` and ``ref_hidden`` are what :func:`distinct` and :func:`reference_hidden` gave for them, where that is
+    known already; ``chunk`` as in :func:`kleash.train.objectives.score`.
     """
     groups, rows, length = rolled.tokens.shape
     if ref_hidden is None:

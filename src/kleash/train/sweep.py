@@ -17,6 +17,7 @@ from kleash.frontier import exact_frontier
 from kleash.known_worlds import WORLDS, needs_a_model
 from kleash.runs import open_run
 from kleash.train.config import DEFAULT_BETAS, SweepConfig, read_config
+from kleash.train.options import Dial
 from kleash.train.result import SweepResult, read_back, shown_answers, world_frontier, write
 from kleash.train.tabular import DEFAULT_SAMPLES, DEFAULT_STEPS, Progress, train_tabular
 from kleash.window import find_window
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from kleash.world_files import WorldFile
 
 __all__ = ["SweepResult", "sweep"]
+
+_DIAL = Dial(beta=DEFAULT_BETAS, seeds=3, steps=DEFAULT_STEPS, samples=DEFAULT_SAMPLES)
 
 
 def sweep(
@@ -106,46 +109,36 @@ def sweep(
     array([31.4, 12.9])
     """
     how: dict[str, Any] = {"out": out, "resume": resume, "progress": progress, "watch": watch}
+    given: dict[str, Any] = {"beta": beta, "seeds": seeds, "seed": seed, "steps": steps, "samples": samples}
+    said = {name: value for name, value in given.items() if value is not None}
     asked = _configured(world)
     if asked is not None:
-        said = {"beta": beta, "seeds": seeds, "seed": seed, "steps": steps, "samples": samples}
-        return _sweep_configured(asked, settings or {}, {k: v for k, v in said.items() if v is not None}, how)
-    seeds, seed = 3 if seeds is None else seeds, 0 if seed is None else seed
+        return _sweep_configured(asked, settings or {}, said, how)
     if needs_a_model(world):
-        told: dict[str, Any] = {"settings": settings, "beta": beta, "seeds": seeds, "seed": seed}
-        return _with_torch("the recipes").sweep_recipes(  # type: ignore[no-any-return]
-            **told, steps=steps, samples=samples, **how
-        )
+        return _with_torch("the recipes").sweep_recipes(settings, said, **how)  # type: ignore[no-any-return]
     known, inputs = _resolve(world, settings)
-    beta = DEFAULT_BETAS if beta is None else beta
-    steps = DEFAULT_STEPS if steps is None else steps
-    samples = DEFAULT_SAMPLES if samples is None else samples
-    betas = np.unique(_checks.betas(beta, infinite=False))
+    dial = dataclasses.replace(_DIAL, **said)
     if resume and out is None:
         raise OptionError(_checks.message("resume", expected="a folder (out) to go on with", got="none"))
     config = {
         "world": known.name,
         "settings": {name: float(value) for name, value in (settings or {}).items()},
         "world_sha256": fingerprint(known),
-        "beta": betas.tolist(),
-        "seeds": _checks.integer(seeds, name="seeds", at_least=1),
-        "seed": _checks.integer(seed, name="seed", at_least=0),
-        "steps": _checks.integer(steps, name="steps", at_least=1),
-        "samples": _checks.integer(samples, name="samples", at_least=2),
+        **dial.settled(),
     }
     run = None if out is None else open_run(out, kind="sweep", config=config, resume=resume)
     if run is not None and run.state == "finished":
         return read_back(run)
     if run is not None:
-        run.begin(seed=seed, inputs=inputs)
-    trained = train_tabular(known, betas, seeds=seeds, seed=seed, steps=steps, samples=samples, progress=progress)
+        run.begin(seed=dial.seed, inputs=inputs)
+    trained = train_tabular(known, **vars(dial), progress=progress)
     frontier = world_frontier(known, trained.beta, trained.log_policy, config=config)
     result = SweepResult(
         world=known.name,
         frontier=frontier,
-        optimum=exact_frontier(known, betas),
+        optimum=exact_frontier(known, trained.beta),
         verdict=find_window(frontier),
-        answers=shown_answers(known, trained.beta, trained.log_policy, seed=seed),
+        answers=shown_answers(known, trained.beta, trained.log_policy, seed=dial.seed),
         history=trained.history,
         config=config,
         inputs=inputs,

@@ -47,18 +47,9 @@ def bare(key: str) -> str:
 class KLRule:
     """Which KL stands under a key.
 
-    Parameters
-    ----------
-    keys
-        The first that the log has counts.
-    spec, against
-        What the number is.
-    squared
-        The log holds its square root.
-    zero_is_off
-        An all-zero column is what the trainer writes when it computes no KL.
-    named_by
-        The option that names the estimator of the number.
+    ``keys``: The first that the log has counts. ``spec``, ``against``: What the number is. ``squared``: The log holds
+    its square root. ``zero_is_off``: An all-zero column is what the trainer writes when it computes no KL.
+    ``named_by``: The option that names the estimator of the number.
     """
 
     keys: tuple[str, ...]
@@ -93,18 +84,10 @@ def old(*keys: str, estimator: Any = "k2") -> KLRule:
 class Columns:
     """The keys of one trainer, without the ``train/`` that wandb and TensorBoard put in front.
 
-    Parameters
-    ----------
-    reward, length, entropy, coefficient
-        The first that the log has counts.
-    losses
-        By part: ``loss`` (the whole), ``policy``, ``value``, ``kl``.
-    component
-        A reward function's key, with a group ``name``.
-    kl
-        Every KL of the log.
-    earlier
-        A key, and every KL of a log that lacks it: an older release gave the same names other meanings.
+    ``reward``, ``length``, ``entropy``, ``coefficient``: The first that the log has counts. ``losses``: By part:
+    ``loss`` (the whole), ``policy``, ``value``, ``kl``. ``component``: A reward function's key, with a group ``name``.
+    ``kl``: Every KL of the log. ``earlier``: A key, and every KL of a log that lacks it: an older release gave the same
+    names other meanings.
     """
 
     reward: tuple[str, ...] = ()
@@ -121,14 +104,9 @@ class Columns:
 class Rival:
     """Another trainer that writes the same keys, and how the two are told apart.
 
-    Parameters
-    ----------
-    name
-        The other trainer.
-    shows, why
-        Whether the columns show that it is the other, and what to say then.
-    sure, note, question
-        Whether the columns show that it is this one; what a reader and a check say where they do not.
+    ``name``: The other trainer. ``shows``, ``why``: Whether the columns show that it is the other, and what to say
+    then. ``sure``, ``note``, ``question``: Whether the columns show that it is this one; what a reader and a check say
+    where they do not.
     """
 
     name: str
@@ -155,20 +133,10 @@ class Tensors:
 class FirstSteps:
     """The trainer's file of answers: known by its columns, with the part that each plays.
 
-    Parameters
-    ----------
-    name
-        In messages.
-    columns
-        All of them are there in this file, and in no other.
-    prompt, answer
-        Default columns.
-    reward
-        Default column of the judge's score; None where every reward function has a column of its own.
-    first, last
-        Steps whose answers were drawn before the first update.
-    how
-        What to set so that the first step is written.
+    ``name``: In messages. ``columns``: All of them are there in this file, and in no other. ``prompt``, ``answer``:
+    Default columns. ``reward``: Default column of the judge's score; None where every reward function has a column of
+    its own. ``first``, ``last``: Steps whose answers were drawn before the first update. ``how``: What to set so that
+    the first step is written.
     """
 
     name: str

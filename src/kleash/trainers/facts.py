@@ -32,18 +32,10 @@ Place = Literal["loss", "reward"]
 class Shows:
     """Which columns show where the penalty is, for a trainer that can put it in more than one place.
 
-    Parameters
-    ----------
-    kl_in_loss
-        A KL that is logged only where it is in the loss.
-    zero_outside
-        A KL that is 0 in every row where it is not in the loss.
-    shaped, words, differ
-        The score before and after a penalty in the reward, what people call the two, and what to say if they differ.
-    paid, paid_by
-        The KL of a penalty in the reward, logged only with one, and its coefficient.
-    silent_in_reward
-        Nothing of a penalty in the reward is logged.
+    ``kl_in_loss``: A KL that is logged only where it is in the loss. ``zero_outside``: A KL that is 0 in every row
+    where it is not in the loss. ``shaped``, ``words``, ``differ``: The score before and after a penalty in the reward,
+    what people call the two, and what to say if they differ. ``paid``, ``paid_by``: The KL of a penalty in the reward,
+    logged only with one, and its coefficient. ``silent_in_reward``: Nothing of a penalty in the reward is logged.
     """
 
     kl_in_loss: str = ""
@@ -60,16 +52,10 @@ class Shows:
 class Averages:
     """What the kinds of a trainer's loss leave beside beta * kl.
 
-    Parameters
-    ----------
-    alike
-        The kind in which every answer counts alike, so that centred advantages sum to 0.
-    tokens
-        Kinds in which every token counts alike: a policy term weighted by length is left.
-    others
-        Kinds whose policy term is not 0 in the mean, or whose loss is not in nats per token.
-    default
-        The kind of a release that is not known, in words.
+    ``alike``: The kind in which every answer counts alike, so that centred advantages sum to 0. ``tokens``: Kinds in
+    which every token counts alike: a policy term weighted by length is left. ``others``: Kinds whose policy term is not
+    0 in the mean, or whose loss is not in nats per token. ``default``: The kind of a release that is not known, in
+    words.
     """
 
     alike: str
@@ -82,21 +68,12 @@ class Averages:
 class Identity:
     """How the log's own columns hold the coefficient.
 
-    Parameters
-    ----------
-    kind
-        ``parts``: the loss with and without the penalty, or the score before and after it. ``shaped``: that score only.
-        ``difference``: two columns differ by the penalty. ``penalty``: the penalty has a column, per answer or per
-        token beside a length. ``loss``: the loss is beta * KL where the policy term vanishes. ``evaluations``: changes
-        between evaluations. ``proportional``: one column is the coefficient times one of several KLs. ``none``.
-    keys
-        The columns, in the order that the kind asks for.
-    terms
-        Of ``proportional``: estimator of each KL, and whether the ratio multiplies it.
-    averages
-        Of ``loss``.
-    reason
-        Why there is none.
+    ``kind``: ``parts``: the loss with and without the penalty, or the score before and after it. ``shaped``: that score
+    only. ``difference``: two columns differ by the penalty. ``penalty``: the penalty has a column, per answer or per
+    token beside a length. ``loss``: the loss is beta * KL where the policy term vanishes. ``evaluations``: changes
+    between evaluations. ``proportional``: one column is the coefficient times one of several KLs. ``none``. ``keys``:
+    The columns, in the order that the kind asks for. ``terms``: Of ``proportional``: estimator of each KL, and whether
+    the ratio multiplies it. ``averages``: Of ``loss``. ``reason``: Why there is none.
     """
 
     kind: str = "parts"
@@ -110,18 +87,9 @@ class Identity:
 class Change:
     """One release that gives the same settings another KL.
 
-    Parameters
-    ----------
-    version
-        The first version with the new behaviour.
-    key
-        Settings, any of which, if stated, make the change harmless.
-    what
-        Old and new behaviour.
-    source
-        Where it was read.
-    visible
-        Whether the change removes the KL from the log (``kl-gone``) or moves numbers only.
+    ``version``: The first version with the new behaviour. ``key``: Settings, any of which, if stated, make the change
+    harmless. ``what``: Old and new behaviour. ``source``: Where it was read. ``visible``: Whether the change removes
+    the KL from the log (``kl-gone``) or moves numbers only.
     """
 
     version: Version
@@ -235,14 +203,8 @@ class Trainer:
     def with_ratio(self, stated: bool | None, version: Version | None, keys: set[str]) -> tuple[bool | None, bool]:
         """Whether a KL in the loss is multiplied by the ratio, None if that is open; and if by default only.
 
-        Parameters
-        ----------
-        stated
-            What the configuration says.
-        version
-            The trainer's, if known.
-        keys
-            Of the log, which date it where the version is not known.
+        ``stated``: What the configuration says. ``version``: The trainer's, if known. ``keys``: Of the log, which date
+        it where the version is not known.
 
         Returns
         -------

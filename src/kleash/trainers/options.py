@@ -26,20 +26,10 @@ class Option:
 
     A bool as default makes a flag, choices or a word make a word; anything else is a number.
 
-    Parameters
-    ----------
-    names
-        How a configuration spells it, ends of dotted names, the first that is there counts; empty: its key alone.
-    default
-        Of the newest version that was read.
-    history
-        Defaults by version, oldest first: the first version with a value, and the value; None where it is not known.
-    choices
-        Words that it takes.
-    above, at_least
-        Limits of a number.
-    printed
-        Whether the name says enough to be believed wherever a log prints it.
+    ``names``: How a configuration spells it, ends of dotted names, the first that is there counts; empty: its key
+    alone. ``default``: Of the newest version that was read. ``history``: Defaults by version, oldest first: the first
+    version with a value, and the value; None where it is not known. ``choices``: Words that it takes. ``above``,
+    ``at_least``: Limits of a number. ``printed``: Whether the name says enough to be believed wherever a log prints it.
     """
 
     names: tuple[str, ...] = ()
@@ -125,12 +115,7 @@ def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def stated(options: Mapping[str, Option], config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """What a configuration states and nothing else: a default of a version that nobody named is no fact about a run.
 
-    Parameters
-    ----------
-    options
-        The table.
-    config
-        Nested or flat, a whole file or an excerpt: names are looked up by their ends.
+    ``options``: The table. ``config``: Nested or flat, a whole file or an excerpt: names are looked up by their ends.
 
     Returns
     -------
@@ -154,14 +139,7 @@ def given(target: Target, options: Mapping[str, Option], settings: Mapping[str, 
 
     Names may be dotted paths or flags (``actor.kl_loss_type``, ``--kl-loss-type``); the last part counts.
 
-    Parameters
-    ----------
-    target
-        Which of them matter, and which its name settles.
-    options
-        The table.
-    settings
-        What is given.
+    ``target``: Which of them matter, and which its name settles. ``options``: The table. ``settings``: What is given.
 
     Returns
     -------

@@ -165,16 +165,9 @@ class Leash:
 class Target:
     """A name under which a trainer's coefficient is translated.
 
-    Parameters
-    ----------
-    name
-        The trainer's, or one of its ways to place the penalty.
-    settable
-        Options that matter here.
-    leash
-        The reward's side of the update under all options; the KL's side comes from the trainer's penalty.
-    fixed
-        Options that the name itself settles, over the trainer's defaults.
+    ``name``: The trainer's, or one of its ways to place the penalty. ``settable``: Options that matter here. ``leash``:
+    The reward's side of the update under all options; the KL's side comes from the trainer's penalty. ``fixed``:
+    Options that the name itself settles, over the trainer's defaults.
     """
 
     name: str

@@ -19,18 +19,10 @@ def _one(value: Callable[[str], Any]) -> Divisor:
 class Trial:
     """The configurations that ``kleash conformance`` runs, and what to hold them against.
 
-    Parameters
-    ----------
-    settings
-        The options that are understood, with their defaults.
-    objective
-        From a setting's value by name to the keywords of `kleash.trials.roots.Objective`.
-    cases
-        World and settings, the quickest two first.
-    predicted
-        Values of an option whose root is predicted, where not all are.
-    divisor
-        What the loss is divided by: 1, the longest answer, the mean length.
+    ``settings``: The options that are understood, with their defaults. ``objective``: From a setting's value by name to
+    the keywords of `kleash.trials.roots.Objective`. ``cases``: World and settings, the quickest two first.
+    ``predicted``: Values of an option whose root is predicted, where not all are. ``divisor``: What the loss is divided
+    by: 1, the longest answer, the mean length.
     """
 
     settings: Mapping[str, Any]

@@ -71,9 +71,6 @@ def _proportional(kl: Array, loss: Array) -> bool:
 # ---------------------------------------------------------------------------------------------------- what options do
 
 
-# ---------------------------------------------------------------------------------------------------- what options do
-
-
 def trl_penalty(o: Options) -> Penalty:
     """What the options of any of TRL's trainers state."""
     return Penalty(

@@ -174,10 +174,7 @@ def standardised_beta(
     The dial of ``kleash forecast --objective group-standardised`` is the trainer's own beta, so the number stays what
     it is; what can go wrong is that the trainer, under these settings, has another objective.
 
-    Parameters
-    ----------
-    beta, target, group_size, settings
-        As in `convert`; the group size only enters what is assumed.
+    ``beta``, ``target``, ``group_size``, ``settings``: As in `convert`; the group size only enters what is assumed.
 
     Returns
     -------

@@ -27,12 +27,7 @@ _TWICE = "{options} are both on: two penalties that add up; turn one off"
 def leash_of(name: str, settings: Mapping[str, Any]) -> Leash:
     """The leash of a trainer with its defaults, save what is given.
 
-    Parameters
-    ----------
-    name
-        One of `TARGETS`.
-    settings
-        Options that are not at their defaults.
+    ``name``: One of `TARGETS`. ``settings``: Options that are not at their defaults.
 
     Returns
     -------

@@ -107,7 +107,7 @@ def conformance(
         TRL is missing, or of a version that was not tested; torch is missing and ``cases`` need it.
     """
     _checks.choice(name, NAMES, name="NAME")
-    versions = {"kleash": version(), **({} if name == "kleash" else trl_versions())}
+    versions = {"kleash": version(), **({} if name == "kleash" else _trl_versions())}
     chosen = built_in(name, quick=quick) if cases is None else list(cases)
     notes: tuple[str, ...] = ()
     if any(map(needs_torch, chosen)) and find_spec("torch") is None:
@@ -154,23 +154,10 @@ def run_case(case: Case, *, sizes: tuple[int, int, int] = (_BATCHES, _STEPS, _BA
             run(start=world.reference_logits, steps=steps, rate=rate, batch=batch, seed=seed + 1 + i).logits
             for i in range(2)
         ]
-    return judge(
-        label=case.label,
-        trainer=case.trainer,
-        world=case.world,
-        settings=dict(case.settings),
-        puzzle=world,
-        objective=objective,
-        prediction=prediction,
-        unit=unit,
-        held=held,
-        paths=paths,
-        batch=batch,
-    )
+    return judge(case, world, prediction, unit=unit, held=held, paths=paths, batch=batch)
 
 
-def trl_versions() -> dict[str, str]:
-    """The versions of TRL and of what it stands on; an error in one line where TRL is missing or untested."""
+def _trl_versions() -> dict[str, str]:
     from kleash.integrations.versions import require_trl
 
     return require_trl()

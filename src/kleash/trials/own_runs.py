@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kleash.trials.trl_runs import Trace
+from kleash.trials.trl_runs import Trace, distinct_pairs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,28 +23,11 @@ __all__ = ["own_unit", "run_own"]
 def run_own(
     case: Case, puzzle: Puzzle, *, start: Floats, steps: int, rate: Floats | None, batch: int, seed: int
 ) -> Trace:
-    """Descend a loss of `kleash.train.objectives` from ``start`` and record every step.
+    """Descend a loss of `kleash.train.objectives` from ``start`` and record every step, as :func:`run_trl` does.
 
-    Parameters
-    ----------
-    case, puzzle
-        Settings and world.
-    start
-        The policy to begin with, shape (n_prefixes, vocabulary); the reference is the puzzle's.
-    steps, batch, seed
-        Steps, answers (for dpo half as many pairs) per step, start of all randomness.
-    rate
-        How far a step moves the logits of each prefix along its gradient, shape (n_prefixes,); None holds the policy.
-
-    Returns
-    -------
-    Trace
-        Updates and logits of every step, shape (steps, n_prefixes, vocabulary).
-
-    Notes
-    -----
-    The loss, its scores and their gradient are the engine's; the hidden state of a prefix is a unit vector of its own
-    and the head a table. Adapters, decoder and optimiser are not in it.
+    ``batch`` are answers, for dpo half as many pairs. The loss, its scores and their gradient are the engine's; the
+    hidden state of a prefix is a unit vector of its own and the head a table. Adapters, decoder and optimiser are not
+    in it.
     """
     import torch
 
@@ -78,11 +61,7 @@ def _drawn(case: Case, puzzle: Puzzle, logits: Floats, batch: int, rng: np.rando
     if case.value("objective") != "dpo":
         policy = np.exp(puzzle.log_policy(logits))
         return np.asarray(rng.choice(len(policy), size=batch, p=policy / policy.sum()))
-    q = np.exp(puzzle.log_policy(puzzle.reference_logits))
-    both = np.outer(q, q)
-    np.fill_diagonal(both, 0.0)
-    pairs = rng.choice(both.size, size=batch // 2, p=(both / both.sum()).ravel())
-    return np.stack(np.divmod(pairs, len(q)), axis=1).ravel()
+    return np.stack(distinct_pairs(puzzle, batch // 2, rng), axis=1).ravel()
 
 
 def _loss(case: Case, batch: int, rng: np.random.Generator) -> Any:

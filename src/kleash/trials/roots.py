@@ -15,12 +15,13 @@ import itertools
 from dataclasses import dataclass
 from functools import lru_cache
 from math import comb
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 from scipy.special import expit, gammaln, logsumexp
 
 from kleash import _checks
+from kleash.config import Within, settle
 from kleash.errors import OptionError
 from kleash.gradients import TokenWorld
 from kleash.kl import derivative, k3, log_softmax
@@ -30,7 +31,17 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["Objective", "Puzzle", "answer_kl", "expected_update", "group_advantage", "root", "tilt_logits", "visits"]
+__all__ = [
+    "Objective",
+    "Puzzle",
+    "answer_kl",
+    "expected_update",
+    "group_advantage",
+    "pair_mass",
+    "root",
+    "tilt_logits",
+    "visits",
+]
 
 Advantage = Literal["reward", "centred", "group-standardised", "batch-standardised"]
 Penalty = Literal["answer-in-reward", "k3-in-loss", "k3-in-loss-with-ratio", "none"]
@@ -43,18 +54,9 @@ _MAX_GROUPS = 200_000  # compositions enumerated for the advantage: beyond it th
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Puzzle:
-    """One prompt whose answers can be listed: token by token, with the reference and the judge's score.
+    """One prompt whose answers can be listed: token by token, S of them, with the reference and the judge's score.
 
-    Parameters
-    ----------
-    name
-        A short name for tables.
-    tokens
-        The answers, token by token (`kleash.gradients.TokenWorld`), S of them.
-    reference_logits
-        Shape (n_prefixes, vocabulary).
-    reward
-        Shape (S,), reward units.
+    ``reference_logits`` have shape (n_prefixes, vocabulary), ``reward`` (S,), reward units.
     """
 
     name: str
@@ -76,20 +78,10 @@ class Puzzle:
 
         Reference and scores are drawn once from ``seed``; scores are 0, 1/2 or 1 times ``scale``.
         """
-        words = [
-            (*w, letters) if n < length else w
-            for n in range(length + 1)
-            for w in itertools.product(range(letters), repeat=n)
-        ]
-        prefixes = {
-            w: i for i, w in enumerate(p for n in range(length) for p in itertools.product(range(letters), repeat=n))
-        }
-        shape = (len(words), length)
-        prefix, token, mask = (
-            np.zeros(shape, dtype=np.int64),
-            np.zeros(shape, dtype=np.int64),
-            np.zeros(shape, dtype=bool),
-        )
+        strings = [w for n in range(length + 1) for w in itertools.product(range(letters), repeat=n)]
+        words = [(*w, letters) if len(w) < length else w for w in strings]
+        prefixes = {w: i for i, w in enumerate(w for w in strings if len(w) < length)}
+        prefix, token, mask = (np.zeros((len(words), length), dtype=kind) for kind in (np.int64, np.int64, bool))
         for row, word in enumerate(words):
             for t, symbol in enumerate(word):
                 prefix[row, t], token[row, t], mask[row, t] = prefixes[word[:t]], symbol, True
@@ -151,19 +143,14 @@ class Objective:
     penalty: Penalty = "answer-in-reward"
     token_weight: TokenWeight = "sum"
     labels: Labels = "none"
-    beta: float
-    group_size: int = 8
+    beta: Annotated[float, Within(at_least=0)]
+    group_size: Annotated[int, Within(at_least=2)] = 8
     sd_floor: float = 0.0
     label_scale: float = 1.0
     policy_weight: float = 1.0
 
     def __post_init__(self) -> None:
-        _checks.choice(self.advantage, get_args(Advantage), name="advantage")
-        _checks.choice(self.penalty, get_args(Penalty), name="penalty")
-        _checks.choice(self.token_weight, get_args(TokenWeight), name="token_weight")
-        _checks.choice(self.labels, get_args(Labels), name="labels")
-        _checks.number(self.beta, name="beta", at_least=0.0)
-        _checks.integer(self.group_size, name="group_size", at_least=2)
+        settle(self)
 
     @property
     def tilt_beta(self) -> float:
@@ -263,14 +250,20 @@ def expected_update(puzzle: Puzzle, logits: Floats, objective: Objective) -> Flo
 
 def _pair_weights(puzzle: Puzzle, delta: Floats, objective: Objective) -> Floats:
     """Weight of each answer's log-probability in the DPO update, pairs of distinct reference answers, shape (S,)."""
-    q = np.exp(puzzle.log_policy(puzzle.reference_logits))
     gap = puzzle.reward[:, None] - puzzle.reward[None, :]
     wins = expit(gap / objective.label_scale) if objective.labels == "bernoulli" else (np.sign(gap) + 1.0) / 2.0
     h = objective.beta * delta.sum(axis=1)
     pull = objective.beta * (wins - expit(h[:, None] - h[None, :]))
+    pairs = pair_mass(puzzle)
+    return np.asarray((pairs * pull).sum(axis=1) * 2.0 / pairs.sum())
+
+
+def pair_mass(puzzle: Puzzle) -> Floats:
+    """Probability of each pair of distinct answers of the reference, up to a constant, shape (S, S)."""
+    q = np.exp(puzzle.log_policy(puzzle.reference_logits))
     pairs = np.outer(q, q)
     np.fill_diagonal(pairs, 0.0)
-    return np.asarray((pairs * pull).sum(axis=1) * 2.0 / pairs.sum())
+    return pairs
 
 
 def tilt_logits(puzzle: Puzzle, beta: float) -> Floats:

@@ -14,6 +14,7 @@ from scipy.special import expit
 
 from kleash.trainers import TRAINERS
 from kleash.trials.cases import TRIALS
+from kleash.trials.roots import pair_mass
 from kleash.trials.tiny import TinyPolicy, quiet
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["Trace", "gradient_unit", "run_trl"]
+__all__ = ["Trace", "distinct_pairs", "gradient_unit", "run_trl"]
 
 _PROMPT = "?"
 
@@ -69,22 +70,10 @@ def run_trl(
 ) -> Trace:
     """Run a case's trainer from ``start`` and record every step.
 
-    Parameters
-    ----------
-    case, puzzle
-        Settings and world.
-    start
-        The policy to begin with, shape (n_prefixes, vocabulary); the reference is always the puzzle's.
-    steps
-        Optimiser steps.
-    rate
-        How far a step moves the logits of each prefix along its gradient, shape (n_prefixes,); None holds the policy.
-    batch
-        Answers per step (pairs, for DPO).
-    seed
-        Of sampling and labels.
-    scores
-        Scores given to the trainer instead of the puzzle's, shape (S,); to see what a wrong judge would do.
+    ``start``: The policy to begin with, shape (n_prefixes, vocabulary); the reference is always the puzzle's. ``rate``:
+    How far a step moves the logits of each prefix along its gradient, shape (n_prefixes,); None holds the policy.
+    ``batch``: Answers per step (pairs, for DPO). ``scores``: Scores given to the trainer instead of the puzzle's, shape
+    (S,); to see what a wrong judge would do.
 
     Returns
     -------
@@ -115,13 +104,8 @@ def run_trl(
             def on_step_end(self, *_: Any, **__: Any) -> None:
                 path.append(policy.logits())
 
-        common = {
-            "output_dir": str(Path(folder) / "out"),
-            "per_device_train_batch_size": batch,
-            "seed": seed,
-            **_COMMON,
-        }
-        common |= {"max_steps": steps, "learning_rate": 0.0 if rate is None else 1.0}
+        common = {"output_dir": str(Path(folder) / "out"), "per_device_train_batch_size": batch, "seed": seed}
+        common |= {**_COMMON, "max_steps": steps, "learning_rate": 0.0 if rate is None else 1.0}
         trainer = _trainer(case, puzzle, policy, reward, common, Recorder(), steps * batch)
         policy.set_logits(start)
         _silently(trainer)
@@ -183,19 +167,21 @@ def _answer(puzzle: Puzzle, row: int) -> tuple[int, ...]:
     return tuple(int(x) for x in puzzle.tokens.token[row][puzzle.tokens.mask[row]])
 
 
+def distinct_pairs(puzzle: Puzzle, n: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Pairs of distinct answers of the reference: the first of each, and the second."""
+    pairs = pair_mass(puzzle)
+    return np.divmod(rng.choice(pairs.size, size=n, p=(pairs / pairs.sum()).ravel()), len(pairs))
+
+
 def _pairs(
     case: Case, puzzle: Puzzle, reward: Floats, n_rows: int, *, prompt: int, rng: np.random.Generator
 ) -> dict[str, list[list[int]] | list[str]]:
     """Labelled pairs of distinct answers of the reference, as token ids: what a preference data set would hold."""
-    q = np.exp(puzzle.log_policy(puzzle.reference_logits))
-    both = np.outer(q, q)
-    np.fill_diagonal(both, 0.0)
-    drawn = rng.choice(both.size, size=n_rows, p=(both / both.sum()).ravel())
-    first, second = np.divmod(drawn, len(q))
+    first, second = distinct_pairs(puzzle, n_rows, rng)
     gap = (reward[first] - reward[second]) / float(case.value("label_scale"))
     sure = np.where(gap == 0, 0.5, (gap > 0).astype(np.float64))
     wins = rng.random(n_rows) < (expit(gap) if case.value("labels") == "bernoulli" else sure)
-    answers = [list(_answer(puzzle, row)) for row in range(len(q))]
+    answers = [list(_answer(puzzle, row)) for row in range(len(reward))]
     return {
         "prompt_ids": [[prompt]] * n_rows,
         "chosen_ids": [answers[i] for i in np.where(wins, first, second)],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
+
+    from kleash.trials.cases import Case
 
     Floats = NDArray[np.float64]
 
@@ -141,19 +143,9 @@ def predict(puzzle: Puzzle, objective: Objective) -> Prediction:
 def drift_test(update: Floats, expected: Floats, *, floor: float) -> float:
     """P value of a mean update equal to ``expected``: Hotelling's T-squared over batches.
 
-    Parameters
-    ----------
-    update
-        Shape (N, ...), one update per batch, independent.
-    expected
-        Shape (...).
-    floor
-        A deviation of the mean below it counts as none: rounding. Where no batch deviates at all (RLOO at the tilt,
-        where every answer's penalised score is the same), p is 1.
-
-    Returns
-    -------
-    Between 0 and 1; small where the mean update is another.
+    ``update`` has shape (N, ...), one per independent batch, ``expected`` (...). A deviation of the mean below
+    ``floor`` counts as none: rounding. Where no batch deviates at all (RLOO at the tilt, where every answer's penalised
+    score is the same), p is 1.
 
     Examples
     --------
@@ -192,9 +184,8 @@ def implied_root(puzzle: Puzzle, objective: Objective, logits: Floats, update: F
     steps = list(np.eye(flat.size) * step)
     jacobian = np.stack([(at(flat + e) - at(flat - e)) / (2 * step) for e in steps], axis=1)
     moves = -(update.reshape(len(update), -1) * unit) @ np.linalg.pinv(jacobian, rcond=1e-8).T
-    functions = (puzzle.mean_reward, lambda x: answer_kl(puzzle, x))
     found = []
-    for function in functions:
+    for function in (puzzle.mean_reward, lambda x: answer_kl(puzzle, x)):
         slope = np.array([function((flat + e).reshape(shape)) - function((flat - e).reshape(shape)) for e in steps])
         shift = moves @ slope / (2 * step)
         found.append((function(logits) + shift.mean(), 1.96 * shift.std(ddof=1) / np.sqrt(len(shift))))
@@ -203,14 +194,10 @@ def implied_root(puzzle: Puzzle, objective: Objective, logits: Floats, update: F
 
 
 def judge(
-    *,
-    label: str,
-    trainer: str,
-    world: str,
-    settings: dict[str, Any],
+    case: Case,
     puzzle: Puzzle,
-    objective: Objective,
     prediction: Prediction,
+    *,
     unit: float,
     held: Floats,
     paths: Sequence[Floats],
@@ -218,17 +205,8 @@ def judge(
 ) -> Conformance:
     """Both parts together.
 
-    Parameters
-    ----------
-    held
-        Updates measured at ``prediction.hold``, shape (N, n_prefixes, vocabulary), as the trainer gives them.
-    paths
-        One per run from the reference: logits after each step, shape (M, n_prefixes, vocabulary).
-
-    Returns
-    -------
-    Conformance
-        The outcome, with what each part measured.
+    ``held`` are updates measured at ``prediction.hold``, shape (N, n_prefixes, vocabulary), as the trainer gives them;
+    ``paths`` has for each run from the reference the logits after each step, shape (M, n_prefixes, vocabulary).
 
     Notes
     -----
@@ -236,23 +214,24 @@ def judge(
     the drift is zero but the runs end elsewhere, they have either settled there (another stable root: wrong fixed
     point) or are still moving (not converged).
     """
+    objective = case.objective
     start = expected_update(puzzle, puzzle.reference_logits, objective)
     floor = _ROUNDING * float(np.abs(start).max()) / unit
     p = drift_test(held, prediction.update / unit, floor=floor)
     halves = [path[len(path) // 2 :] for path in paths]
     runs = tuple(_arrived(puzzle, half) for half in halves)
     reward, kl = (float(np.mean([getattr(run, name) for run in runs])) for name in ("reward", "kl"))
-    tilt = Point(reward=puzzle.mean_reward(prediction.tilt), kl=answer_kl(puzzle, prediction.tilt))
+    tilt = _point(puzzle, prediction.tilt)
     predicted = implied = None
     if prediction.root is not None:
-        predicted = Point(reward=puzzle.mean_reward(prediction.root), kl=answer_kl(puzzle, prediction.root))
+        predicted = _point(puzzle, prediction.root)
         implied = implied_root(puzzle, objective, prediction.root, held, unit)
     outcome, note = _outcome(puzzle, prediction, predicted, implied, p, halves, runs)
     return Conformance(
-        label=label,
-        trainer=trainer,
-        world=world,
-        settings=dict(settings),
+        label=case.label,
+        trainer=case.trainer,
+        world=case.world,
+        settings=dict(case.settings),
         tilt_beta=objective.tilt_beta,
         predicted=predicted,
         tilt=tilt,
@@ -306,16 +285,15 @@ def _moved(puzzle: Puzzle, predicted: Point | None, implied: Point | None) -> bo
 
 def _arrived(puzzle: Puzzle, half: Floats) -> Point:
     """Score and KL of the mean policy over blocks of a run's second half, with 95 % half-widths from the blocks."""
-    blocks = np.array_split(half, _BLOCKS)
-    values = np.array([(puzzle.mean_reward(b.mean(axis=0)), answer_kl(puzzle, b.mean(axis=0))) for b in blocks])
+    blocks = [_point(puzzle, block.mean(axis=0)) for block in np.array_split(half, _BLOCKS)]
+    values = np.array([(block.reward, block.kl) for block in blocks])
     within = stats.t.ppf(0.975, _BLOCKS - 1) * values.std(axis=0, ddof=1) / np.sqrt(_BLOCKS)
-    mean = half.mean(axis=0)
-    return Point(
-        reward=puzzle.mean_reward(mean),
-        kl=answer_kl(puzzle, mean),
-        reward_within=float(within[0]),
-        kl_within=float(within[1]),
-    )
+    reward, kl = within.tolist()
+    return replace(_point(puzzle, half.mean(axis=0)), reward_within=reward, kl_within=kl)
+
+
+def _point(puzzle: Puzzle, logits: Floats) -> Point:
+    return Point(reward=puzzle.mean_reward(logits), kl=answer_kl(puzzle, logits))
 
 
 def _settled(puzzle: Puzzle, half: Floats, target: float) -> bool:

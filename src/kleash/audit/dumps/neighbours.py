@@ -55,16 +55,10 @@ def _by_column() -> dict[str, Repeats]:
 class Edges:
     """Values that no softmax gives, and how answers begin and end.
 
-    Parameters
-    ----------
-    positive, sentinel
-        Log-probabilities above `POSITIVE`, and finite ones below `SENTINEL`.
-    answers, neighbours
-        Answers of two counted tokens or more, and pairs of neighbouring tokens.
-    last, last_delta
-        Answers whose last token is a number on both sides, and the sum of its log ratios.
-    fill, certain
-        Repeated values by column, and tokens that are certain, one after the other.
+    ``positive``, ``sentinel``: Log-probabilities above `POSITIVE`, and finite ones below `SENTINEL`. ``answers``,
+    ``neighbours``: Answers of two counted tokens or more, and pairs of neighbouring tokens. ``last``, ``last_delta``:
+    Answers whose last token is a number on both sides, and the sum of its log ratios. ``fill``, ``certain``: Repeated
+    values by column, and tokens that are certain, one after the other.
     """
 
     positive: int = 0

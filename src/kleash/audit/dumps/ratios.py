@@ -127,18 +127,10 @@ def no_moments() -> Floats:
 class Sampler:
     """Of ``exp(logp - behavior_logp)``.
 
-    Parameters
-    ----------
-    ratio, capped
-        The mean, and that of the ratio cut off at `CAP`.
-    above, below
-        Log wealth of the bets that the mean is above 1, and that the capped one is below the kept mass allowed.
-    raised
-        Tokens likelier now than when they were drawn.
-    spread, squares
-        Sums of exp|logp - behavior_logp| and of the squared difference.
-    slope, shift
-        behavior_logp on logp, and whether it fits better one position away.
+    ``ratio``, ``capped``: The mean, and that of the ratio cut off at `CAP`. ``above``, ``below``: Log wealth of the
+    bets that the mean is above 1, and that the capped one is below the kept mass allowed. ``raised``: Tokens likelier
+    now than when they were drawn. ``spread``, ``squares``: Sums of exp|logp - behavior_logp| and of the squared
+    difference. ``slope``, ``shift``: behavior_logp on logp, and whether it fits better one position away.
     """
 
     ratio: Sums = field(default_factory=Sums)

@@ -38,18 +38,10 @@ LABELLED = ("reward", "gold", "step")
 class Parts:
     """What grows while the chunks go by.
 
-    Parameters
-    ----------
-    listed, sized
-        Tokens listed, counted or not, and answers whose ``length`` is given.
-    faults
-        What is no number, answers without a counted token (``mask``) or with more than ``length``.
-    ratios, edges, sampler, surprisal, shift
-        Of the counted tokens.
-    start
-        The moments of ref_logp on logp at step 0.
-    sums_off, sums_ratio
-        Given sums that are not those of the lists, and the median of sum over sum where some are off.
+    ``listed``, ``sized``: Tokens listed, counted or not, and answers whose ``length`` is given. ``faults``: What is no
+    number, answers without a counted token (``mask``) or with more than ``length``. ``ratios``, ``edges``, ``sampler``,
+    ``surprisal``, ``shift``: Of the counted tokens. ``start``: The moments of ref_logp on logp at step 0. ``sums_off``,
+    ``sums_ratio``: Given sums that are not those of the lists, and the median of sum over sum where some are off.
     """
 
     listed: int = 0

@@ -65,10 +65,8 @@ def check_logs(
 ) -> tuple[list[CheckedInput], list[Finding], Frontier | None]:
     """The findings about logs that are already read, one by one and together; what `check` does with them.
 
-    Parameters
-    ----------
-    declared, config, gold
-        As for `check`; ``config`` is the trainer's own configuration, over what a log holds of it.
+    ``declared``, ``config``, ``gold``: As for `check`; ``config`` is the trainer's own configuration, over what a log
+    holds of it.
 
     Returns
     -------

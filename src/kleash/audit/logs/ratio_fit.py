@@ -28,16 +28,10 @@ FLOAT32 = 2.0**-22
 class Fit:
     """What the rows say about the coefficient.
 
-    Parameters
-    ----------
-    value, lo, hi
-        Ratio of sums over the rows, and the interval that the digits allow at the slack below.
-    slack
-        Least share of the typical term by which targets must be moved so that one coefficient fits every row.
-    rows
-        Rows used.
-    each, each_lo, each_hi
-        The same per row, shape (T,); NaN where the row says nothing.
+    ``value``, ``lo``, ``hi``: Ratio of sums over the rows, and the interval that the digits allow at the slack below.
+    ``slack``: Least share of the typical term by which targets must be moved so that one coefficient fits every row.
+    ``rows``: Rows used. ``each``, ``each_lo``, ``each_hi``: The same per row, shape (T,); NaN where the row says
+    nothing.
     """
 
     value: float
@@ -77,17 +71,11 @@ def fit_ratio(
 ) -> Fit | None:
     """The coefficient in ``target = coefficient * regressor``, or None where no row has a usable regressor.
 
-    Parameters
-    ----------
-    target, regressor
-        Shape (T,); rows with a value that is not finite, or a regressor that may be 0, are left out.
-    target_error, regressor_error
-        Half-widths, broadcast to (T,): see `half_widths`.
-    relative
-        Share of each target granted on top, where the identity is not exact by construction.
-    spread
-        Factors above 0, broadcast to (T,), between which the coefficient over the quotient of a row lies: (1, 1) where
-        the identity is exact, (1/2, 2) where it holds up to a factor of two.
+    ``target``, ``regressor``: Shape (T,); rows with a value that is not finite, or a regressor that may be 0, are left
+    out. ``target_error``, ``regressor_error``: Half-widths, broadcast to (T,): see `half_widths`. ``relative``: Share
+    of each target granted on top, where the identity is not exact by construction. ``spread``: Factors above 0,
+    broadcast to (T,), between which the coefficient over the quotient of a row lies: (1, 1) where the identity is
+    exact, (1/2, 2) where it holds up to a factor of two.
 
     Returns
     -------

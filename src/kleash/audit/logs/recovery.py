@@ -81,16 +81,9 @@ def pair(
 ) -> Recovered:
     """The coefficient in ``target = coefficient * kl`` of the main KL.
 
-    Parameters
-    ----------
-    keys
-        Columns that the target is made of, for the words.
-    target, error
-        Shape (T,): the penalty as the log shows it, and its half-width.
-    identity, place
-        What is divided by what, and where that finds the penalty.
-    more
-        ``relative`` and ``factor`` of `Recovered`.
+    ``keys``: Columns that the target is made of, for the words. ``target``, ``error``: Shape (T,): the penalty as the
+    log shows it, and its half-width. ``identity``, ``place``: What is divided by what, and where that finds the
+    penalty. ``more``: ``relative`` and ``factor`` of `Recovered`.
 
     Returns
     -------

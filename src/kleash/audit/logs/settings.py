@@ -26,16 +26,9 @@ _GENERAL = {
 class Settings(Penalty):
     """What the configuration states of the penalty, and around it; None where it says nothing.
 
-    Parameters
-    ----------
-    beta, beta_key
-        The coefficient, and the name it was found under.
-    placement
-        As declared.
-    entropy_coefficient, batch
-        Weight of an entropy bonus; answers per batch.
-    reference_moves
-        The option that lets the reference follow the policy, if one is on.
+    ``beta``, ``beta_key``: The coefficient, and the name it was found under. ``placement``: As declared.
+    ``entropy_coefficient``, ``batch``: Weight of an entropy bonus; answers per batch. ``reference_moves``: The option
+    that lets the reference follow the policy, if one is on.
     """
 
     beta: float | None = None
@@ -49,14 +42,9 @@ class Settings(Penalty):
 def settings_of(trainer: str | None, config: Mapping[str, Any] | None, declared: Declared) -> Settings:
     """The settings of a run from its own configuration, with what the user declared on top.
 
-    Parameters
-    ----------
-    trainer
-        Name of the trainer, e.g. ``trl-grpo`` or ``verl``.
-    config
-        The trainer's configuration, nested or flat, or None.
-    declared
-        ``beta``, ``estimator`` and ``placement`` as the user gave them win over the configuration.
+    ``trainer``: Name of the trainer, e.g. ``trl-grpo`` or ``verl``. ``config``: The trainer's configuration, nested or
+    flat, or None. ``declared``: ``beta``, ``estimator`` and ``placement`` as the user gave them win over the
+    configuration.
 
     Returns
     -------

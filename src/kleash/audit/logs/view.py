@@ -94,16 +94,8 @@ def series(log: RunLog, values: Floats | None) -> Series:
 class LogView:
     """A log as the checks see it.
 
-    Parameters
-    ----------
-    log
-        The table as it was read.
-    settings
-        What the configuration states.
-    declared
-        What the user says.
-    label
-        What its findings are said to be about.
+    ``log``: The table as it was read. ``settings``: What the configuration states. ``declared``: What the user says.
+    ``label``: What its findings are said to be about.
     """
 
     log: RunLog
