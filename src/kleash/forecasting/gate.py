@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from kleash.forecasting.tail import Tail
 
-__all__ = ["row_status", "tail_status"]
+__all__ = ["FEWEST_LABELS", "row_status", "tail_status"]
 
 Floats = NDArray[np.float64]
 
@@ -38,7 +38,7 @@ _FEWEST_EFFECTIVE = 2.0
 For normal scores the effective sample size at a KL is K exp(-2 KL), so this asks for a KL of at most
 log(K / 2) / 2; by trial, past it the truth of worlds with gamma tails is missed half of the time.
 """
-_FEWEST_LABELS = 10.0  # effective labels below which a mean and its error mean little
+FEWEST_LABELS = 10.0  # effective labels below which a mean and its error mean little
 
 
 def tail_status(tail: Tail) -> str:
@@ -118,7 +118,7 @@ def row_status(
     weak = np.zeros(kl.shape, dtype=bool) if gold is None else _outside(gold, gold_range)
     weak |= (ratio > OK_DRIFT) | (kl > 0.5 * (log_samples - np.log(_FEWEST_EFFECTIVE)))
     if n_gold_eff is not None:
-        weak |= n_gold_eff < _FEWEST_LABELS
+        weak |= n_gold_eff < FEWEST_LABELS
     status = np.where(beyond, "beyond", np.where(weak, "weak", "ok"))
     overall = tail_status(tail)
     if overall == "beyond":
