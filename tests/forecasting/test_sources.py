@@ -98,7 +98,8 @@ def test_a_source_that_is_not_what_it_claims_is_refused(n_reference):
     """Means per token for sums, and ratios .6 nats off: found in 20 of 30; honest ones called in at most 1 of 30."""
 
     def identity(seed, log_ratio):
-        samples = drawn(np.random.default_rng(seed), n_reference, [(0.9, 160)], log_ratio=log_ratio)
+        n = n_reference or 400  # alone it takes 200 effective answers of exp(-log ratio)
+        samples = drawn(np.random.default_rng(seed), n_reference, [(0.9, n)], log_ratio=log_ratio)
         return identity_of(samples.sources, prompts_of(samples), len(samples.sources.names) - 1)
 
     for fault in (lambda d: d / 5, lambda d: d + 0.6):

@@ -35,6 +35,8 @@ _SETTINGS = "; ".join(f"of the {name}: {', '.join(world.settings)}" for name, wo
     multiple=True,
     help="A setting of the dial. Repeatable; default 0 1 5 15 60, or the world's own.",
 )
+@click.option("--ladder", is_flag=True, help="With --world recipes: train only where a forecast needs it, two at most.")
+@click.option("--ladder-answers", type=int, metavar="N", help="Answers to each prompt for the ladder; default 399.")
 @click.option("--seeds", type=int, help="Independent runs per beta; default 3.")
 @click.option("--seed", type=int, help="Start of all randomness; default 0.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Keep the run in a new folder.")
@@ -46,6 +48,8 @@ def sweep(
     world: str | None,
     settings: tuple[str, ...],
     betas: tuple[float, ...],
+    ladder: bool,
+    ladder_answers: int | None,
     seeds: int | None,
     seed: int | None,
     out: Path | None,
@@ -66,6 +70,15 @@ def sweep(
     from kleash.train import config as configuration
     from kleash.train import sweep as sweeping
 
+    if ladder or ladder_answers is not None:
+        if not ladder or configs or world != "recipes" or betas or seeds is not None:
+            raise click.UsageError("--ladder: expected with --world recipes, without a CONFIG, --beta and --seeds")
+        with progress("training") as move:
+            climbed = sweeping.climb(
+                _settings(settings), answers=ladder_answers, seed=seed or 0, out=out, resume=resume, progress=move
+            )
+        emit(form, data=climbed.to_dict, rows=climbed.rows, show=climbed)
+        return
     asked: Any = configuration.read_config(_one_config(configs)) if configs else configuration.SweepConfig()
     a_model = not isinstance(asked, configuration.SweepConfig)
     wrong = "--world" if world is not None else "--set" if settings else ""

@@ -20,6 +20,7 @@ from kleash.forecasting.grid import default_betas
 from kleash.forecasting.grid_of_sources import default_betas_of_sources
 from kleash.forecasting.known import Ends, default_tolerance, known_ends
 from kleash.forecasting.layout import PromptsAre, collector, lay_out
+from kleash.forecasting.onward import onward_of
 from kleash.forecasting.result import Forecast
 from kleash.forecasting.reweight import Labels, PolicyWeights, Progress, Reweighted, reweight
 from kleash.forecasting.sourced import Sourced
@@ -195,6 +196,7 @@ def forecast(
         trainer=None if order is None else order.fulfilled(samples, verdict.safe_beta, sourced=sourced),
         sourced=sourced,
         reports=seen.reports if seen else (),
+        onward=None if sourced is None else onward_of(sourced, rng=boot, fixed=prompts == "fixed"),
     )
 
 

@@ -9,7 +9,7 @@ from kleash.forecasting.reweight import Labels, Reweighted
 from kleash.forecasting.tail import Tail
 from kleash.samples import Samples
 
-__all__ = ["demoted", "row_status", "tail_status", "too_little_gold"]
+__all__ = ["FEWEST_LABELS", "demoted", "row_status", "tail_status", "too_little_gold"]
 
 Floats = NDArray[np.float64]
 
@@ -41,7 +41,7 @@ For normal scores the effective sample size at a KL is K exp(-2 KL), so this ask
 log(K / 2) / 2; by trial, past it the truth of worlds with gamma tails is missed half of the time.
 """
 _ENOUGH_RARE = 100  # labels that differ from the commonest from which on they need no look of their own
-_FEWEST_LABELS = 10.0  # effective labels below which a mean and its error mean little
+FEWEST_LABELS = 10.0  # effective labels below which a mean and its error mean little
 
 
 def tail_status(tail: Tail) -> str:
@@ -121,7 +121,7 @@ def row_status(
     weak = np.zeros(kl.shape, dtype=bool) if gold is None else _outside(gold, gold_range)
     weak |= (ratio > OK_DRIFT) | (kl > 0.5 * (log_samples - np.log(_FEWEST_EFFECTIVE)))
     if n_gold_eff is not None:
-        weak |= n_gold_eff < _FEWEST_LABELS
+        weak |= n_gold_eff < FEWEST_LABELS
     status = np.where(beyond, "beyond", np.where(weak, "weak", "ok"))
     overall = tail_status(tail)
     if overall == "beyond":
@@ -169,7 +169,7 @@ def too_little_gold(samples: Samples, labels: Labels | None, table: Reweighted, 
     reward, kl = table.plain[0, prompt], table.plain[1, prompt]
     with np.errstate(under="ignore"):
         weight = np.exp((samples.reward[rare, None] - reward) / beta + kl) / samples.counts[prompt, None]
-    return np.asarray(weight.sum(axis=0) ** 2 < _FEWEST_LABELS * (weight**2).sum(axis=0))
+    return np.asarray(weight.sum(axis=0) ** 2 < FEWEST_LABELS * (weight**2).sum(axis=0))
 
 
 def _outside(mean: Floats, ends: tuple[float | Floats, float | Floats]) -> NDArray[np.bool_]:

@@ -20,10 +20,10 @@ _LEVEL = 0.005
 _ABOVE, _BELOW = 3.0, 4.0
 """Standard errors from which on a mean of exp(-log ratio) is not 1. It lies below more often than above by chance: its
 largest terms are those of answers that the policy hardly ever gives."""
-_SHARE, _ENOUGH, _NEAR = 1 / 3, 300.0, 2.0
-"""A mean below 1 counts only up to a KL of 2 nats, and if its terms have an effective size of a third of the answers or
-of 300. Farther from the reference the mean hangs on answers that hardly any sample holds: it lies below 1 for honest
-sources too (measured: beyond 4 standard errors in 2 of 240 at 2 nats, in none of 960 nearer)."""
+_ENOUGH, _NEAR = 200.0, 2.0
+"""A mean below 1 counts only up to a KL of 2 nats, and if its terms have an effective size of 200 answers. Farther from
+the reference, or with fewer, the mean hangs on answers that hardly any sample holds: it lies below 1 for honest sources
+too (beyond 4 standard errors in 3 of 300 draws of 192 answers at .6 nats)."""
 _SMALL = 0.05  # relative error of the log ratios for which it is said how many answers would show it
 
 
@@ -93,8 +93,7 @@ def identity_of(sources: Sources, prompt: NDArray[np.int64], number: int) -> Ide
     off = alone.score()
     if off is None:
         return None
-    effective = alone.effective()
-    seen_enough = effective >= min(_ENOUGH, _SHARE * alone.log_ratio.size) and alone.log_ratio.mean() <= _NEAR
+    seen_enough = alone.effective() >= _ENOUGH and alone.log_ratio.mean() <= _NEAR
     seen = abs((alone.score(scale=1 + _SMALL) or 0.0) - off)
     return Identity(
         test="alone",

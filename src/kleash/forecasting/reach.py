@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kleash.forecasting.effective import Effective
-from kleash.forecasting.gate import tail_status
+from kleash.forecasting.gate import FEWEST_LABELS, tail_status
 from kleash.forecasting.pooled import Pooled
 from kleash.forecasting.tail import Tail
 
-__all__ = ["reach_status", "worst"]
+__all__ = ["kept_status", "reach_status", "worst"]
 
 Floats = NDArray[np.float64]
 
@@ -80,4 +80,37 @@ def reach_status(beta: Floats, pooled: Pooled, effective: Sequence[Effective | N
     status = np.where(pooled.spent > pooled.log_n - _USABLE_MARGIN, "beyond", np.where(far, "weak", "ok"))
     loosest = min((found.beta for found in effective if found is not None and found.beta is not None), default=np.inf)
     bounded = at >= _AS_LOOSE * loosest
+    return worst(status, np.where(bounded, "ok", tail_status(tail)))
+
+
+def kept_status(
+    beta: Floats, *, spent: Floats, log_n: float, near: Effective, tail: Tail, label_ess: Floats | None
+) -> NDArray[np.str_]:
+    """``ok``, ``weak`` or ``beyond`` of rows in which a source's drift is kept, shape (B,).
+
+    Parameters
+    ----------
+    beta
+        Shape (B,).
+    spent
+        Mean KL from the source to each row's policy, (B,), nats: all that its answers are reweighted by.
+    log_n
+        Mean log of the source's answers per prompt.
+    near
+        How near the source is to a tilt.
+    tail
+        Of the scores of each source's answers.
+    label_ess
+        Effective labels, (B,); None without gold.
+
+    Returns
+    -------
+    Shape (B,).
+    """
+    limit = max(log_n - _OK_MARGIN, _FEW * (log_n - np.log(2.0)))
+    weak = (spent > limit) | near.collapsed | (beta > _TIGHTER * (near.beta or 0.0))
+    if label_ess is not None:
+        weak |= label_ess < FEWEST_LABELS
+    status = np.where(spent > log_n - _USABLE_MARGIN, "beyond", np.where(weak, "weak", "ok"))
+    bounded = beta >= _AS_LOOSE * (near.beta or np.inf)
     return worst(status, np.where(bounded, "ok", tail_status(tail)))

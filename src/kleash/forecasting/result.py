@@ -12,6 +12,7 @@ import numpy as np
 from kleash import _files
 from kleash.envelope import envelope
 from kleash.forecasting.best_of_n import BestOfNRow
+from kleash.forecasting.onward import Onward
 from kleash.forecasting.sourced import Sourced
 from kleash.forecasting.survey import SourceReport
 from kleash.forecasting.trainer import TrainerSetting
@@ -54,6 +55,8 @@ class Forecast:
     """Reach and origin of each row, where not only the reference drew answers."""
     reports: tuple[SourceReport, ...] = ()
     """The sources there were, where rows named any."""
+    onward: Onward | None = None
+    """From the loosest source on, its drift kept."""
 
     @property
     def horizon(self) -> tuple[float, float] | None:
@@ -78,6 +81,7 @@ class Forecast:
             "rows": self.rows(),
             "reference": self.frontier.reference(),
             "sources": [report.to_dict() for report in self.reports],
+            "onward": None if self.onward is None else self.onward.to_dict(),
             "best_of_n": [dataclasses.asdict(row) for row in self.best_of_n],
             "horizon": None if horizon is None else {"beta": horizon[0], "kl": horizon[1]},
             "unseen": None if self.unseen is None else self.unseen.to_dict(),
@@ -127,7 +131,10 @@ class Forecast:
                 where = f"at any beta it could cost more than {limit}"
             mass = self.unseen.mass_below
             lines.append(f"A kind of cheat no sample shows may have a mass of up to {mass:.2g}; {where}")
-        return lines + [f"{report}" for report in self.reports] + list(self.notes)
+        lines += [f"{report}" for report in self.reports]
+        if self.onward is not None:
+            lines.append(str(self.onward))
+        return lines + list(self.notes)
 
     def to_frame(self) -> pl.DataFrame:
         """The table as a polars frame, a row per beta."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kleash import _checks
 from kleash.errors import OptionError
@@ -30,8 +31,9 @@ from kleash.train.streams import Purpose
 from kleash.train.tabular import Progress
 from kleash.window import find_window
 
-__all__ = ["Watch", "endings", "sweep_model", "sweep_recipes"]
+__all__ = ["Watch", "endings", "sweep_model", "sweep_recipes", "trained_recipes"]
 
+Floats = NDArray[np.float64]
 Watch = Callable[[int, Sequence[Mapping[str, Any]]], None]
 """Called with each step and its rows: ``beta``, ``seed``, ``reward``, ``gold``, ``kl``, ..."""
 
@@ -67,13 +69,7 @@ def sweep_recipes(
     world = house.world  # before adapters are put on its model
     run = train_lm(
         house.model,
-        Task(
-            prompts=PromptSet(ids=house.prompt_ids, texts=house.prompts),
-            judge=guarded(house.judge, name="judge"),
-            gold=guarded(house.gold, name="gold"),
-            decode=house.decode,
-            eos=[house.eos],
-        ),
+        _cooking(house),
         replace(_COOKING, **(said or {})),
         out=out,
         resume=resume,
@@ -93,6 +89,33 @@ def sweep_recipes(
         forecast=forecast_before(run, prompts="fixed", world=world),
         optimum=exact_frontier(world, run.beta),
         answers=shown_answers(world, run.beta, log_policy, seed=run.training.seed),
+    )
+
+
+def trained_recipes(
+    *, settings: Mapping[str, float], beta: float, seed: int, steps: int | None = None, progress: Progress | None = None
+) -> Floats:
+    """Exact log probabilities (P, Y) of one policy, trained at one beta; parameters as in :func:`kleash.sweep`.
+
+    Returns
+    -------
+    Shape (P, Y), nats.
+    """
+    house = _house(settings)
+    training = replace(_COOKING, beta=(beta,), seeds=1, seed=seed, evaluate_every=_COOKING.steps)
+    training = training if steps is None else replace(training, steps=steps, evaluate_every=steps)
+    train_lm(house.model, _cooking(house), training, progress=progress)
+    log_policy: Floats = policy_log_probs(house.model)[0]
+    return log_policy
+
+
+def _cooking(house: Recipes) -> Task:
+    return Task(
+        prompts=PromptSet(ids=house.prompt_ids, texts=house.prompts),
+        judge=guarded(house.judge, name="judge"),
+        gold=guarded(house.gold, name="gold"),
+        decode=house.decode,
+        eos=[house.eos],
     )
 
 

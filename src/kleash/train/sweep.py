@@ -24,6 +24,7 @@ from kleash.window import find_window
 from kleash.worlds import World
 
 if TYPE_CHECKING:
+    from kleash.train.ladder import Ladder
     from kleash.train.language import LanguageConfig
     from kleash.train.lm_sweep import Watch
     from kleash.world_files import WorldFile
@@ -175,6 +176,38 @@ def fingerprint(world: World) -> str:
     for array in (world.log_reference, world.reward, world.gold, world.prompt_weight):
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
+
+
+def climb(
+    settings: Mapping[str, float] | None = None,
+    *,
+    answers: int | None = None,
+    seed: int = 0,
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> Ladder:
+    """The ladder in the recipes: forecast, train where it is sure, draw, forecast again; two policies at most.
+
+    Parameters
+    ----------
+    settings, answers, seed, out, resume, progress
+        See :func:`kleash.train.ladder.ladder_recipes`.
+
+    Returns
+    -------
+    Ladder
+
+    Raises
+    ------
+    DependencyError
+        torch or transformers is not installed.
+    """
+    _with_torch("the ladder")
+    from kleash.train.ladder import ANSWERS, ladder_recipes
+
+    size = ANSWERS if answers is None else answers
+    return ladder_recipes(settings=settings, answers=size, seed=seed, out=out, resume=resume, progress=progress)
 
 
 def _with_torch(what: str) -> Any:
