@@ -72,7 +72,7 @@ def test_plain_numbers_to_the_last_digit_alone_on_stdout():
     content = json.loads(done.stdout, parse_constant=pytest.fail)
     (row,) = content["rows"]
     assert (round(row["reward"], 2), round(row["gold"], 4), round(row["kl"], 4)) == (95.56, 0.8403, 0.4074)
-    assert content["verdict"]["kind"] == "no-overoptimisation-seen"
+    assert (row["status"], content["verdict"]["kind"]) == ("weak", "cannot-tell")  # plain estimates advise nothing
     best = content["best_of_n"][-1]
     assert (best["n"], round(best["kl"], 3), round(best["kl_bound"], 3)) == (24, 1.216, 2.220)
     assert round(best["gold"], 3) == 0.828
