@@ -31,7 +31,7 @@ demo: $(VENV)/.core ## The dial in the kitchen, then a forecast on real samples
 test: check ## The checks, then the tests (slow ones: make test ARGS="-m slow")
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
-test-trl: $(VENV)/.trl ## Train tiny models with TRL and read their logs back (torch is installed for it)
+test-trl: $(VENV)/.trl ## Train tiny models with TRL, write runs with trackers, read all back (torch is installed for it)
 	$(BIN)/python -m pytest -m "trl and not slow" $(ARGS) tests/with_trl
 
 check: $(VENV)/.dev ## Format, lint, types, one-way imports
@@ -84,7 +84,7 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.torch
 	@touch $@
 
 $(VENV)/.trl: pyproject.toml | $(VENV)/.dev
-	$(PIP) install --editable '.[trl]'
+	$(PIP) install --editable '.[trl,trackers]'
 	@touch $@
 
 $(VENV)/.lm: pyproject.toml | $(VENV)/.torch

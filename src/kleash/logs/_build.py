@@ -16,7 +16,6 @@ from kleash.kl import KLSpec
 from kleash.logs._config import Neighbours
 from kleash.logs._kl import contested, kl_columns, relabelled
 from kleash.logs._numbers import FULL
-from kleash.logs._records import STEP_KEYS
 from kleash.logs._rows import Rows, names
 from kleash.logs.table import KLColumn, RunLog
 from kleash.trainers import TABLE, TRAINERS, Trainer, detect, projects, trainer_named
@@ -223,9 +222,8 @@ def _weights(
 
 def _plain_table(rows: Rows, raw: Mapping[str, Array]) -> str | None:
     """Whether a table that no trainer wrote has names anyone would understand, and a row per step."""
-    if rows.numbered or not any(key in raw for key in STEP_KEYS):
-        return None
-    if not any(name in raw for key in ("reward", "kl") for name in _TABLE[key]):
+    known = names(raw)
+    if rows.numbered or not any(name in known for key in ("reward", "kl") for name in _TABLE[key]):
         return None
     step = np.array(rows.steps, dtype=np.float64)
     again = 1 - np.unique(step).size / max(1, step.size)
@@ -233,7 +231,7 @@ def _plain_table(rows: Rows, raw: Mapping[str, Array]) -> str | None:
 
 
 def _table(raw: Mapping[str, Array], origin: Origin, notes: list[str]) -> dict[str, Any]:
-    mapping = dict(origin.mapping or {})
+    mapping, known = dict(origin.mapping or {}), names(raw)
     parts = {name: key for name, key in mapping.items() if name.startswith("component:")}
     for name in mapping:
         if name not in parts:
@@ -242,7 +240,8 @@ def _table(raw: Mapping[str, Array], origin: Origin, notes: list[str]) -> dict[s
     def column(name: str) -> tuple[str, Array] | None:
         if name in mapping:
             return mapping[name], _column(raw, mapping[name], origin.path)
-        key = next((key for key in _TABLE.get(name, ()) if key in raw and key not in mapping.values()), None)
+        own = (known[key] for key in _TABLE.get(name, ()) if key in known)
+        key = next((key for key in own if key not in mapping.values()), None)
         return None if key is None else (key, raw[key])
 
     def values(name: str) -> Array | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kleash.trainers import TRAINERS, option_names
+from kleash.trainers.options import flatten
 
 __all__ = ["ConfigScan", "Neighbours", "neighbours"]
 
@@ -97,6 +98,14 @@ class ConfigScan:
             if name in row and (row[name] is None or isinstance(row[name], bool | int | float | str | list)):
                 self.found.setdefault(name, row[name])
 
+    def nested(self, table: Mapping[str, Any]) -> None:
+        """Settings in a configuration that somebody kept whole: nested, or flat with dots or slashes in its names."""
+        for full, value in flatten(table).items():
+            name = full.replace("/", ".")
+            own = next((key for key in _ALIASES if f".{name}".endswith(f".{key}")), name.rsplit(".", 1)[-1])
+            if own in _ALIASES or own in _NAMES:
+                self._put(own, value)
+
     def yaml(self, text: str) -> None:
         """Look for settings in a YAML file: ``name: value`` at any depth, or wandb's ``name:`` over ``value:``."""
         waiting = ""
@@ -109,9 +118,9 @@ class ConfigScan:
                 self._put(waiting, value[1])
                 waiting = ""
 
-    def _put(self, name: str, value: str) -> None:
+    def _put(self, name: str, value: Any) -> None:
         name = _ALIASES.get(name, name.rsplit(".", 1)[-1].replace("-", "_"))
-        self.found.setdefault(name, plain(value))
+        self.found.setdefault(name, plain(value) if isinstance(value, str) else value)
 
 
 class Neighbours:

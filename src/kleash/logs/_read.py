@@ -1,21 +1,21 @@
-"""Which file holds what? Finds the logs under a path, chooses how to read each, and says in one line what is wrong."""
+"""What does a file hold? Chooses how to read it, and says in one line what is wrong."""
 
 from __future__ import annotations
 
 import codecs
+import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 
 from kleash import _checks
 from kleash._files import sha256
-from kleash.errors import DataError, MissingFileError
+from kleash.errors import DataError
 from kleash.logs._build import Origin, build, unrecognised
 from kleash.logs._config import ConfigScan, neighbours
 from kleash.logs._console import Record
-from kleash.logs._gold import with_gold
 from kleash.logs._lines import LogFile
 from kleash.logs._records import (
     RUN_KEYS,
@@ -26,122 +26,38 @@ from kleash.logs._records import (
     salvaged_rows,
     text_records,
 )
-from kleash.logs._rows import collect
-from kleash.logs._tensors import FOLDERS, read_dumps
-from kleash.logs.table import TRAINERS, RunLog
+from kleash.logs._rows import Rows, collect
+from kleash.logs._tensors import read_dumps
+from kleash.logs.stores import Store, store_of
+from kleash.logs.table import RunLog
 from kleash.rows import head, unpacked_bytes
 
-__all__ = ["read_logs"]
+__all__ = ["read_file"]
 
-_SUFFIXES = {".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".log", ".txt", ".out", ".err", ".stdout"}
-_NEVER = {"tokenizer.json", "tokenizer_config.json", "vocab.json", "special_tokens_map.json", "package-lock.json"}
 _BEFORE_HEADER = 6  # lines among which a table's header is looked for
 _DOCUMENT = 1 << 29  # a JSON document is read whole; a log of more than half a gigabyte comes in lines
 
 
-def read_logs(
-    path: str | Path,
-    *,
-    trainer: str | None = None,
-    mapping: Mapping[str, str] | None = None,
-    gold: str | None = None,
-) -> list[RunLog]:
-    """The training runs in a file or folder, one `RunLog` each.
+def read_file(path: Path, trainer: str | None, mapping: Mapping[str, str] | None) -> list[RunLog]:
+    """The runs in one file, or in a folder that is one.
 
     Parameters
     ----------
-    path
-        A log, or a folder that holds some at any depth. Of a run's checkpoints the last one counts: it holds the
-        history of those before.
-    trainer
-        Who wrote it, one of `TRAINERS`, if the keys alone leave it open. TRL's GRPO and RLOO write the same keys.
-    mapping
-        For a table no trainer wrote: ``{"reward": "column", ...}``. Names: ``step``, ``run``, ``reward``, ``gold``,
-        ``coefficient``, ``length``, ``entropy``, ``loss``, ``policy_loss``, ``kl``, ``component:NAME``, and what the
-        KL is: ``kl.unit``, ``kl.estimator``, ``kl.placement``, ``kl.against``.
-    gold
-        The column that holds the true quality: a key, a reward function (``accuracy`` finds
-        ``rewards/accuracy_reward/mean``), or a part of one name only.
+    path, trainer, mapping
+        As for `kleash.logs.read_logs`.
 
     Returns
     -------
-    Runs in the order of files and of lines. Steps that go back start a new segment (a resume) of the same run; steps
-    that start again at the first one start a new run, as does a new id in a ``run`` column.
-
-    Raises
-    ------
-    MissingFileError
-        Nothing is there.
-    DataError
-        Nothing in it is a training log, or the file is broken beyond its last line.
-    MissingColumnError
-        A mapped column or the gold column does not exist, or several may be meant.
-
-    Notes
-    -----
-    Console text and JSONL are read line by line; memory grows with the number of metrics, not with the text.
+    list of RunLog
+        At least one.
     """
-    if trainer is not None:
-        _checks.choice(trainer, TRAINERS, name="trainer")
-    target = Path(path)
-    if not target.exists():
-        raise MissingFileError(
-            _checks.message(str(path), expected="a file or folder", got="nothing there", fix="check the path")
-        )
-    found = _folder(target, trainer, mapping) if target.is_dir() else _file(target, trainer, mapping)
-    return found if gold is None else with_gold(found, gold)
-
-
-def _folder(folder: Path, trainer: str | None, mapping: Mapping[str, str] | None) -> list[RunLog]:
-    found: list[RunLog] = []
-    files = list(_candidates(folder))
-    for file in files:
-        for who in dict.fromkeys((trainer, None)):  # a folder may hold logs of other trainers too
-            try:
-                found += _file(file, who, mapping)
-                break
-            except DataError:
-                continue  # what is no log is not an error there
-    dumps = sorted({p.parent for p in folder.rglob("*.pt") if p.parent.name in FOLDERS})
-    if dumps and not found:
-        found += read_dumps(dumps[0].parent)
-    if not found:
-        kinds = "a training log (.json, .jsonl, .csv, .log, .txt, .out; also .gz)"
-        got = f"none in {len(files)} file{'s' * (len(files) != 1)} of such a name"
-        raise DataError(_checks.message("folder", expected=kinds, got=got, fix="name the file"), path=folder)
-    return found
-
-
-def _candidates(folder: Path) -> Iterator[Path]:
-    """Files that may be logs, each once; of the checkpoints of one run the latest."""
-    seen: set[Path] = set()
-    states: dict[Path, tuple[int, Path]] = {}
-    others: list[Path] = []
-    for file in sorted(folder.rglob("*")):
-        name = file.name.lower()
-        hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
-        if hidden or name in _NEVER or Path(name.removesuffix(".gz")).suffix not in _SUFFIXES or not file.is_file():
-            continue
-        real = file.resolve()
-        if real in seen:
-            continue
-        seen.add(real)
-        checkpoint = re.fullmatch(r"checkpoint-(\d+)", file.parent.name)
-        if name == "trainer_state.json":
-            home = file.parent.parent if checkpoint else file.parent
-            count = int(checkpoint[1]) if checkpoint else 1 << 62
-            if home not in states or count > states[home][0]:
-                states[home] = (count, file)
-        else:
-            others.append(file)
-    yield from sorted([file for _, file in states.values()] + others)
-
-
-def _file(path: Path, trainer: str | None, mapping: Mapping[str, str] | None) -> list[RunLog]:
     if path.suffix == ".pt":
         return read_dumps(path)
+    first = b"" if path.is_dir() else head(path)
+    store = store_of(path, first)
+    if store is not None:
+        return _stored(store, path, trainer, mapping)
     file = LogFile(path)
-    first = head(path)
     text = _looked_at(file, first)
     config, trouble, notes = ConfigScan(), Trouble(), []
     records: Iterator[Record] | None = None
@@ -155,24 +71,48 @@ def _file(path: Path, trainer: str | None, mapping: Mapping[str, str] | None) ->
             records = csv_records(file, table[0], trouble, skip=table[1])
         else:
             records = text_records(file, config, trouble)
-    if mapping is not None:
-        records = _mapped(records, mapping)
-    runs = [rows for rows in collect(records, splits=splits) if rows.n]
+    runs = _collected(records, mapping, splits=splits)
     if not runs:
         got = "text without any" if trouble.broken == 0 else f"{trouble.broken} broken lines and no row"
         fix = f"first broken line: {trouble.first_broken}" if trouble.broken else "is this the right file?"
         raise file.error(_checks.message("training log", expected="rows of metrics", got=got, fix=fix))
-    notes += _oddities(file, trouble)
-    origin = Origin(
-        path=path,
-        sha256=sha256(path),
-        name=_name(path),
-        trainer=trainer,
-        mapping=mapping,
-        beside=neighbours(path),
-        config=config.found,
-        notes=notes,
-    )
+    origin = Origin(path=path, sha256=sha256(path), name=_name(path), trainer=trainer, mapping=mapping)
+    origin.beside, origin.config, origin.notes = neighbours(path), config.found, notes + _oddities(file, trouble)
+    return _built(runs, origin)
+
+
+def _stored(store: Store, path: Path, trainer: str | None, mapping: Mapping[str, str] | None) -> list[RunLog]:
+    """The runs of a tracker's file or folder."""
+    found: list[RunLog] = []
+    wrong: list[Rows] = []
+    digest = _digest(path)
+    for held in store.runs(path):
+        runs = _collected(held.records, mapping, splits=store.splits)
+        origin = Origin(path=path, sha256=digest, name=held.run or _name(path), trainer=trainer, mapping=mapping)
+        origin.config, origin.notes = held.config.found, held.notes
+        found += _logs(runs, origin)
+        wrong += runs
+    if not found and wrong:
+        raise unrecognised(path, wrong)
+    if not found:
+        raise DataError(_checks.message(store.name, expected="rows of metrics", got="none"), path=path)
+    return found
+
+
+def _digest(path: Path) -> str:
+    """Of a file's bytes; of a folder that of its files' digests, in the order of their names."""
+    if path.is_file():
+        return sha256(path)
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    return hashlib.sha256("".join(map(sha256, files)).encode()).hexdigest()
+
+
+def _collected(records: Iterable[Record], mapping: Mapping[str, str] | None, *, splits: bool) -> list[Rows]:
+    given = records if mapping is None else _mapped(records, mapping)
+    return [rows for rows in collect(given, splits=splits) if rows.n]
+
+
+def _logs(runs: list[Rows], origin: Origin) -> list[RunLog]:
     unnamed = 0
     found = []
     for rows in runs:
@@ -180,9 +120,16 @@ def _file(path: Path, trainer: str | None, mapping: Mapping[str, str] | None) ->
         if log is not None:
             unnamed += not rows.run
             found.append(log)
-    guessed = trainer is None and mapping is None and all(log.trainer == "table" for log in found)
+    return found
+
+
+def _built(runs: list[Rows], origin: Origin) -> list[RunLog]:
+    """The logs of a text, or the error for one whose rows are nobody's."""
+    found = _logs(runs, origin)
+    unnamed = sum(not rows.run for rows in runs)
+    guessed = origin.trainer is None and origin.mapping is None and all(log.trainer == "table" for log in found)
     if not found or (guessed and sum(log.rows for log in found) < 2 * unnamed and unnamed > 2):
-        raise unrecognised(path, runs)  # a step number that starts again with every row is no step of training
+        raise unrecognised(origin.path, runs)  # a step number that starts again with every row is no step of training
     return found
 
 
@@ -278,7 +225,7 @@ def _delimiter(header: str, *, named: bool) -> str | None:
     return None
 
 
-def _mapped(records: Iterator[Record], mapping: Mapping[str, str]) -> Iterator[Record]:
+def _mapped(records: Iterable[Record], mapping: Mapping[str, str]) -> Iterator[Record]:
     step, run = mapping.get("step"), mapping.get("run")
     for record in records:
         record.kind = "row"

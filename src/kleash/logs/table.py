@@ -89,7 +89,7 @@ class RunLog:
     rows
         T.
     sha256
-        Of the file's bytes.
+        Of the file's bytes; of a folder that of its files' digests.
     """
 
     path: str
