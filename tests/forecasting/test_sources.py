@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from recipe_policies import drawn, trained
 
-from kleash import forecast
+from kleash import Samples, forecast
 from kleash.errors import DataError, OptionError
 from kleash.forecasting.best_of_n_of_sources import best_of_n_of_sources
 from kleash.forecasting.counted import worth
@@ -165,3 +165,16 @@ def test_unseen_cheats_are_bounded_closer_with_a_source():
     assert floors[1] is None or floors[0] < floors[1]
     alone = forecast(drawn(np.random.default_rng(0), 0, [(0.6, 64)]), reward_max=5.7, gold_min=-6.0, prompts="fixed")
     assert alone.unseen.without_sources is None
+
+
+def test_the_verdict_names_the_next_rung():
+    """Where no loss is seen and looser betas are out of reach: the loosest sure beta, and what its answers reach."""
+    rng = np.random.default_rng(0)
+    score = rng.normal(size=(60, 24))
+    samples = Samples.from_arrays(np.repeat(np.arange(60), 24), score.ravel(), gold=score.ravel())
+    result = forecast(samples)
+    loosest = result.frontier.beta[result.frontier.status == "ok"][0]
+    assert result.verdict.kind == "no-overoptimisation-seen"
+    assert f"to see past beta {loosest:.3g}: a policy trained there" in result.verdict.needs[-1]
+    assert "24 of its answers" in result.verdict.needs[-1]
+    assert not any("to see past" in need for need in forecast(samples, beta=[loosest, 5.0]).verdict.needs)

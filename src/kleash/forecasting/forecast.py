@@ -23,6 +23,7 @@ from kleash.forecasting.layout import PromptsAre, collector, lay_out
 from kleash.forecasting.onward import onward_of
 from kleash.forecasting.result import Forecast
 from kleash.forecasting.reweight import Labels, PolicyWeights, Progress, Reweighted, reweight
+from kleash.forecasting.rung import with_next_rung
 from kleash.forecasting.sourced import Sourced
 from kleash.forecasting.standardised import finite_group_weights, large_group_weights
 from kleash.forecasting.survey import survey
@@ -181,6 +182,8 @@ def forecast(
     verdict = advise(frontier, tail, unseen, tolerance=limit)
     if weights is None and labels is not None and unseen is None and sourced is None:
         verdict = with_breakdown(verdict, frontier, samples, labels, ends)
+    if weights is None:
+        verdict = with_next_rung(verdict, frontier, answers=float(np.median(samples.counts)))
     return Forecast(
         frontier=frontier,
         verdict=verdict,

@@ -11,7 +11,7 @@ from scipy.special import stdtrit
 
 from kleash.forecasting.effective import Effective
 from kleash.forecasting.intervals import Prompts
-from kleash.forecasting.mixture import Drawn, estimate_mixture
+from kleash.forecasting.mixture import estimate_mixture
 from kleash.forecasting.pools import Pool, marks_of, same_sizes
 from kleash.forecasting.reach import kept_status
 from kleash.forecasting.slope import Slope, slope_of
@@ -74,8 +74,8 @@ def onward_of(sourced: Sourced, *, rng: np.random.Generator, fixed: bool) -> Onw
     -----
     With t = 1 / beta - 1 / beta_eff the weights exp(t r) on the source's own answers hold the score alone: the drift
     stays in the policy, and in its KL as a mean, KL = E_t[D] + t E_t[r] - log E_s[exp(t r)]. For a tilt this is the
-    tilt at beta. The effective beta's own error is carried through by moving 1 / beta_eff one standard error to
-    either side.
+    tilt at beta. The effective beta's own error is carried through by moving 1 / beta_eff by one standard
+    error.
     """
     names = sourced.samples.sources.names if sourced.samples.sources is not None else ()
     known = [(near.beta, number) for number, near in enumerate(sourced.effective) if near and near.beta is not None]
@@ -85,7 +85,7 @@ def onward_of(sourced: Sourced, *, rng: np.random.Generator, fixed: bool) -> Onw
     near = sourced.effective[number]
     assert near is not None  # it has a beta
     push = 1 / sourced.beta - near.slope
-    sheet = _kept(sourced, number, np.concatenate([push, push - near.se, push + near.se]))
+    sheet = _kept(sourced, number, np.concatenate([push, push + near.se]), fixed=fixed)
     frontier = _table(sourced, near, sheet, rng=rng, fixed=fixed)
     mine = slope_of(sourced.samples, number, sourced.labels)
     return Onward(source=names[number], effective_beta=beta_eff, frontier=frontier, slope=mine)
@@ -93,7 +93,7 @@ def onward_of(sourced: Sourced, *, rng: np.random.Generator, fixed: bool) -> Onw
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class _Kept:
-    """Reward, KL, gold numerator by prompt and push, (3, P, 3 B), their variances over answers, KL to the source."""
+    """Reward, KL, gold numerator by prompt and push, (3, P, 2 B), their variances over answers, KL to the source."""
 
     value: Floats
     variance: Floats
@@ -103,7 +103,7 @@ class _Kept:
     some: NDArray[np.bool_]
 
 
-def _kept(sourced: Sourced, number: int, push: Floats) -> _Kept:
+def _kept(sourced: Sourced, number: int, push: Floats, *, fixed: bool) -> _Kept:
     samples = sourced.samples
     gold = marks_of(samples, sourced.labels)
     size = (3, samples.n_prompts, push.size)
@@ -115,23 +115,18 @@ def _kept(sourced: Sourced, number: int, push: Floats) -> _Kept:
         if drawn is None:
             continue
         own = dataclasses.replace(drawn, log_m=np.zeros_like(drawn.log_m))  # weights of the score alone
-        here = estimate_mixture(own, push, keep_deviations=True)
-        drift = estimate_mixture(_marked_by(own, drawn.log_m), push, keep_deviations=True)
-        found, moved = here.corrected.copy(), here.deviations
-        assert moved is not None  # asked for
-        assert drift.deviations is not None
+        here = estimate_mixture(own, push, keep_deviations=fixed)
+        drift = estimate_mixture(dataclasses.replace(own, marked=drawn.log_m), push, keep_deviations=fixed)
+        found = here.corrected.copy()
         found[1] += drift.corrected[2]
-        moved[1] += drift.deviations[2]
         n = drawn.reward.shape[1]
         value[:, rows.prompts], spent[rows.prompts] = found, here.corrected[1]
-        variance[:, rows.prompts] = (1 - 1 / n) * (moved**2).sum(axis=2)
+        if here.deviations is not None and drift.deviations is not None:
+            here.deviations[1] += drift.deviations[2]
+            variance[:, rows.prompts] = (1 - 1 / n) * (here.deviations**2).sum(axis=2)
         label_ess += here.label_ess.sum(axis=0)
         log_n[rows.prompts], some[rows.prompts] = np.log(n), True
     return _Kept(value=value, variance=variance, spent=spent, label_ess=label_ess, log_n=log_n, some=some)
-
-
-def _marked_by(drawn: Drawn, values: Floats) -> Drawn:
-    return dataclasses.replace(drawn, marked=values)
 
 
 def _table(sourced: Sourced, near: Effective, sheet: _Kept, *, rng: np.random.Generator, fixed: bool) -> Frontier:
@@ -187,9 +182,9 @@ def _table(sourced: Sourced, near: Effective, sheet: _Kept, *, rng: np.random.Ge
 
 
 def _with_slope_error(estimates: Estimates, size: int) -> Estimates:
-    """The middle third, its error widened by what the outer thirds differ by: one standard error of 1 / beta_eff."""
+    """The first half, its error widened by what the second differs by: one standard error of 1 / beta_eff."""
     middle = estimates[:size]
-    moved = 0.5 * np.abs(estimates.value[2 * size :] - estimates.value[size : 2 * size])
+    moved = np.abs(estimates.value[size:] - estimates.value[:size])
     grown = np.sqrt(1 + np.divide(moved, middle.se, out=np.zeros_like(moved), where=middle.se > 0) ** 2)
     return Estimates(
         value=middle.value,
