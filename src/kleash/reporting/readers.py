@@ -86,12 +86,8 @@ class ReportSource:
 def from_content(content: Any, *, name: str) -> ReportSource:
     """The JSON of a command or of a frontier.
 
-    Raises
-    ------
-    OptionError
-        It is nothing that can be shown.
-    DataError
-        It is of a schema that this kleash does not read.
+    Raises `OptionError`: It is nothing that can be shown. `DataError`: It is of a schema that this kleash does not
+    read.
     """
     if not isinstance(content, dict) or not isinstance(content.get("source"), str) or "schema" not in content:
         fix = "of a training log, kleash check LOG --format json makes one that can be shown"
@@ -121,10 +117,7 @@ def from_frontier(frontier: Frontier, *, name: str) -> ReportSource:
 def from_run(run: Run, *, name: str) -> ReportSource:
     """A run folder.
 
-    Raises
-    ------
-    DataError
-        The run is not finished, or not whole.
+    Raises `DataError`: The run is not finished, or not whole.
     """
     if run.state != "finished":
         fix = "finish it: the command that began it, with --resume"

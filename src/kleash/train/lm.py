@@ -123,15 +123,9 @@ def train_lm(
     after the last. Gold is measured at the same steps. ``out``, ``resume``, ``kind``, ``config``, ``inputs``: A run
     folder (:mod:`kleash.runs`), whether to go on with what is there, what sort of run it is, and more plain data that
     settles the result and that a run is recognised by. ``progress``, ``watch``: Called with (steps done, steps), and
-    with each step's rows.
-
-    Raises
-    ------
-    OptionError, ConfigError
-        A layer that is not there, a prompt longer than the model's positions, more prompts a step than there are, a
-        folder with something else in it.
-    DataError
-        A judge returned something else than one finite number per answer.
+    with each step's rows. Raises `OptionError`, `ConfigError`: A layer that is not there, a prompt longer than the
+    model's positions, more prompts a step than there are, a folder with something else in it. `DataError`: A judge
+    returned something else than one finite number per answer.
 
     Notes
     -----

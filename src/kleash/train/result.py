@@ -161,12 +161,8 @@ class SweepResult:
     def load(cls, path: str | Path) -> SweepResult:
         """Read a finished run folder back.
 
-        Raises
-        ------
-        MissingFileError, DataError
-            There is no such run, or it is not whole.
-        OptionError
-            It is not a sweep, or it was interrupted.
+        Raises `MissingFileError`, `DataError`: There is no such run, or it is not whole. `OptionError`: It is not a
+        sweep, or it was interrupted.
         """
         run = read_run(path)
         if run.kind != "sweep" or run.state != "finished":

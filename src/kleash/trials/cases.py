@@ -120,10 +120,7 @@ class Case:
 def case_of(trainer: str, settings: Mapping[str, Any], *, world: str = "coin") -> Case:
     """A case from a person's own settings.
 
-    Raises
-    ------
-    ConfigError
-        A setting that is not known, or whose effect is not predicted here.
+    Raises `ConfigError`: A setting that is not known, or whose effect is not predicted here.
     """
     _checks.choice(trainer, NAMES, name="NAME")
     trial = TRIALS[trainer]

@@ -13,10 +13,8 @@ __all__ = ["read_case"]
 def read_case(trainer: str, path: str | Path) -> Case:
     """Read the trainer's settings, and optionally ``world``, from TOML, YAML or JSON.
 
-    Raises
-    ------
-    MissingFileError, ConfigError
-        No such file; none of the formats; an unknown key or a setting whose root is not predicted.
+    Raises `MissingFileError`, `ConfigError`: No such file; none of the formats; an unknown key or a setting whose root
+    is not predicted.
     """
     settings = config.read_table(path)
     world = settings.pop("world", "coin")
