@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from kleash import _checks
 from kleash.errors import OptionError
+from kleash.estimates import Floats
 from kleash.kl import KLSpec
 from kleash.runs import Run, open_run
 from kleash.train.adapters import GroupedLoRA, attach
@@ -27,8 +27,6 @@ from kleash.train.options import Training
 from kleash.train.records import Row
 
 __all__ = ["LMRun", "train_lm"]
-
-Floats = NDArray[np.float64]
 
 _STALLED = 0.99
 """A frozen head that keeps some token below this probability is worth a sentence: over an answer of six tokens at beta

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
 
-    Floats = NDArray[np.float64]
+    from kleash.estimates import Floats
 
 __all__ = ["COLUMNS", "Chunk", "read_chunks"]
 
