@@ -224,10 +224,7 @@ def fill(
 def settle(made: Any) -> None:
     """Bring a frozen dataclass that was made in Python to the kinds its annotations name, or refuse it.
 
-    Raises
-    ------
-    ConfigError, OptionError
-        As by `fill`.
+    Raises `ConfigError`, `OptionError`: As by `fill`.
     """
     for name, hint in typing.get_type_hints(type(made), include_extras=True).items():
         value = getattr(made, name)

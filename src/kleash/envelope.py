@@ -46,10 +46,7 @@ def envelope(
 def check_schema(schema: Any) -> None:
     """Refuse a form that this kleash does not know.
 
-    Raises
-    ------
-    DataError
-        It is a newer one, or none.
+    Raises `DataError`: It is a newer one, or none.
     """
     if schema not in _READ:
         raise DataError(f"is of schema {schema}, this kleash reads {' and '.join(map(str, _READ))}")

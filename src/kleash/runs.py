@@ -193,14 +193,9 @@ def open_run(
     """Look at the folder a run is to be written to, and refuse one that it may not touch; writes nothing.
 
     It does not exist, is empty, or (with ``resume``) holds a run of the same ``kind`` and of an equal ``config``, plain
-    data that settles the result. ``versions`` are those of libraries beyond Python and numpy, for the record.
-
-    Raises
-    ------
-    OptionError
-        The folder holds something else, or a run and ``resume`` was not asked for.
-    ConfigError
-        The run there has another configuration; the message names the first difference.
+    data that settles the result. ``versions`` are those of libraries beyond Python and numpy, for the record. Raises
+    `OptionError`: The folder holds something else, or a run and ``resume`` was not asked for. `ConfigError`: The run
+    there has another configuration; the message names the first difference.
     """
     path = Path(path)
     wanted = json.loads(_files.dump_json(dict(config)))

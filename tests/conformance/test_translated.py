@@ -10,9 +10,8 @@ import pytest
 from kleash import convert
 from kleash.cli import cli
 from kleash.integrations.versions import TESTED
-from kleash.trials.cases import PUZZLES, TRIALS, built_in, case_of, puzzle
+from kleash.trials.cases import PUZZLES, TRIALS, built_in, case_of, puzzle, read_case
 from kleash.trials.roots import Objective, root, tilt_logits
-from kleash.trials.settings import read_case
 from kleash.trials.verdicts import predict
 
 TRANSLATED = {

@@ -25,9 +25,9 @@ import numpy as np
 from scipy import special
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    Floats = NDArray[np.float64]
+    from kleash.estimates import Floats
 
 __all__ = [
     "CAP",

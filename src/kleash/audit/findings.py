@@ -27,25 +27,17 @@ class Finding:
     ``fix``: What to do next, or None. ``input``: The file it is about.
     """
 
+    code: str = ""
+    input: str = ""
     status: Status
     message: str
-    code: str = ""
     evidence: dict[str, Any] = field(default_factory=dict)
     causes: tuple[str, ...] = ()
     fix: str | None = None
-    input: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready plain data."""
-        return {
-            "code": self.code,
-            "input": self.input,
-            "status": self.status,
-            "message": self.message,
-            "evidence": {key: plain(value) for key, value in self.evidence.items()},
-            "causes": list(self.causes),
-            "fix": self.fix,
-        }
+        return {name: plain(value) for name, value in vars(self).items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,22 +45,15 @@ class CheckedInput:
     """One input: where it is, what it is, and what was read from it without judging."""
 
     path: str
-    kind: str
-    rows: int
     sha256: str | None = None
+    kind: str
     trainer: str | None = None
+    rows: int
     facts: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready plain data."""
-        return {
-            "path": self.path,
-            "sha256": self.sha256,
-            "kind": self.kind,
-            "trainer": self.trainer,
-            "rows": self.rows,
-            "facts": plain(self.facts),
-        }
+        return {name: plain(value) for name, value in vars(self).items()}
 
 
 def about(finding: Finding, path: str) -> Finding:

@@ -35,8 +35,8 @@ def conformance(name: str, config: Path | None, quick: bool, seed: int, out: Pat
     a wrong fixed point, and a run that has not converged. Exit code 1 for the last two.
     """
     from kleash import _files
+    from kleash.trials.cases import read_case
     from kleash.trials.conformance import conformance
-    from kleash.trials.settings import read_case
     from kleash.trials.table import conformance_table
 
     cases = None if config is None else [read_case(name, config)]

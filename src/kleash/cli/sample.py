@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from kleash.cli._output import debug_option, note
+from kleash.cli._output import debug_option, note, seed_option
 
 
 @click.command(short_help="Draw answers, have them judged: samples for a forecast.")
@@ -29,7 +29,7 @@ from kleash.cli._output import debug_option, note
     help="MODULE:FUNCTION, length, lexicon or reward-model:FOLDER. Repeatable: summed.",
 )
 @click.option("--gold", metavar="JUDGE", help="True quality, named like a judge.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Start of all randomness.")
+@seed_option
 @click.option("--resume", is_flag=True, help="Go on where FILE's journal ends; nothing is drawn or judged twice.")
 @click.option("-o", "--out", required=True, metavar="FILE", help="A .parquet or .jsonl file, - for stdout.")
 @click.option("--label-sheet", metavar="SHEET", help="Write a CSV of answers to be labelled by hand.")

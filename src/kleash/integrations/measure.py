@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
+    from kleash.estimates import Floats
 
 __all__ = ["Answer", "Reference", "full_kl_of", "sample_answers"]
 

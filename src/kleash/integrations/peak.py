@@ -12,9 +12,9 @@ from kleash import _checks
 from kleash.errors import ShapeError
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    Floats = NDArray[np.float64]
+    from kleash.estimates import Floats
 
 __all__ = ["GoldPeak", "fallen"]
 

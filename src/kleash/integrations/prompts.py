@@ -16,10 +16,7 @@ _PICTURES = {"image", "images", "video", "videos", "audio"}
 def prompt_rows(trainer: Any, prompts: Any | None, n: int) -> list[dict[str, Any]]:
     """The first ``n`` prompts, a dictionary each: those given, else of ``eval_dataset``, else of ``train_dataset``.
 
-    Raises
-    ------
-    OptionError
-        Fewer than two, no column ``prompt``, or prompts with pictures or sound.
+    Raises `OptionError`: Fewer than two, no column ``prompt``, or prompts with pictures or sound.
     """
     source = prompts
     if source is None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Floats = NDArray[np.float64]
+    from kleash.estimates import Floats
 
 __all__ = ["answer_lines", "array", "cut_back", "frontier_of", "mean", "mean_se"]
 

@@ -28,10 +28,7 @@ class Functions:
 def choose(trainer: Any, gold: str | Callable[..., Any] | None) -> Functions:
     """Judge and true quality among a trainer's reward functions: those of weight 0 are no part of the judge.
 
-    Raises
-    ------
-    OptionError
-        Nothing is called ``gold``, or it is a model or asynchronous.
+    Raises `OptionError`: Nothing is called ``gold``, or it is a model or asynchronous.
     """
     functions = list(getattr(trainer, "reward_funcs", None) or [])
     given = getattr(trainer, "reward_weights", None)

@@ -16,11 +16,8 @@ TESTED = ((1, 16), (1, 16))
 def require_trl() -> dict[str, str]:
     """The versions of TRL, transformers and torch.
 
-    Raises
-    ------
-    DependencyError
-        TRL is missing, or its version lies outside `TESTED`: what its settings mean has changed between releases more
-        than once, so an untested one is not guessed about.
+    Raises `DependencyError`: TRL is missing, or its version lies outside `TESTED`: what its settings mean has changed
+    between releases more than once, so an untested one is not guessed about.
     """
     first, last = (".".join(map(str, series)) for series in TESTED)
     wanted = f"{first}.x" if first == last else f"{first} to {last}.x"

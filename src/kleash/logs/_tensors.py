@@ -28,14 +28,9 @@ def read_dumps(path: str | Path) -> list[RunLog]:
     """The run behind one dump, or behind a folder of them.
 
     Rewards and lengths are means over samples; the KL is k1, the mean over tokens of each sample and then over samples,
-    worked out here from the log-probabilities of policy and reference.
-
-    Raises
-    ------
-    DependencyError
-        torch is not installed.
-    DataError
-        The file needs more than tensors and plain data to load (``weights_only``), or holds no samples.
+    worked out here from the log-probabilities of policy and reference. Raises `DependencyError`: torch is not
+    installed. `DataError`: The file needs more than tensors and plain data to load (``weights_only``), or holds no
+    samples.
     """
     target = Path(path)
     files = [target] if target.is_file() else _dumps(target)

@@ -34,12 +34,7 @@ _END = 2000  # milliseconds on the verdict, long enough to read it
 def animate(path: str | Path) -> None:
     """Write the animation, by the file's ending as GIF or WebP; the same bytes each time on one machine.
 
-    ``path``: ``.gif`` or ``.webp``.
-
-    Raises
-    ------
-    OptionError
-        Another ending.
+    ``path``: ``.gif`` or ``.webp``. Raises `OptionError`: Another ending.
 
     Notes
     -----
@@ -138,10 +133,7 @@ def _ease(share: float) -> float:
 def frame_svg(beta: float, *, filled: int) -> str:
     """One picture of the first kitchen: the dial at ``beta``, the first ``filled`` rows of the table told.
 
-    Raises
-    ------
-    OptionError
-        There are not so many rows.
+    Raises `OptionError`: There are not so many rows.
     """
     if not 0 <= filled <= len(BETAS):
         raise OptionError(_checks.message("filled", expected=f"from 0 to {len(BETAS)}", got=filled))

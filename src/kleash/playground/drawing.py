@@ -17,12 +17,8 @@ from kleash.reporting.palette import COLOURS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from kleash.estimates import Floats
     from kleash.window import Verdict
-
-    Floats = NDArray[np.float64]
 
 __all__ = ["COLOURS", "DRAW", "PARTS", "curves", "gauge", "geometry", "knob", "leash", "salt", "svg"]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kleash import tilt
+from kleash.estimates import Floats
 from kleash.frontier import exact_frontier
 from kleash.window import Verdict, find_window
 from kleash.worlds import kitchen
@@ -26,8 +26,6 @@ __all__ = [
     "read",
     "verdict_words",
 ]
-
-Floats = NDArray[np.float64]
 
 LOWEST, HIGHEST = 0.1, 1e4
 """The logarithmic middle of the dial, in beta; 0 and the reference stand at its ends."""

@@ -97,10 +97,7 @@ def dial_axis(sources: Sequence[ReportSource]) -> Axis:
 def dial_data(sources: Sequence[ReportSource]) -> FigureData:
     """Judge's score and true quality against beta, with 95 % intervals, the window and what is beyond.
 
-    Raises
-    ------
-    ValueError
-        No source has a table.
+    Raises `ValueError`: No source has a table.
     """
     shown = _with_tables(sources)
     axis = dial_axis(shown)

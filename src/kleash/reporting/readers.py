@@ -86,12 +86,8 @@ class ReportSource:
 def from_content(content: Any, *, name: str) -> ReportSource:
     """The JSON of a command or of a frontier.
 
-    Raises
-    ------
-    OptionError
-        It is nothing that can be shown.
-    DataError
-        It is of a schema that this kleash does not read.
+    Raises `OptionError`: It is nothing that can be shown. `DataError`: It is of a schema that this kleash does not
+    read.
     """
     if not isinstance(content, dict) or not isinstance(content.get("source"), str) or "schema" not in content:
         fix = "of a training log, kleash check LOG --format json makes one that can be shown"
@@ -121,10 +117,7 @@ def from_frontier(frontier: Frontier, *, name: str) -> ReportSource:
 def from_run(run: Run, *, name: str) -> ReportSource:
     """A run folder.
 
-    Raises
-    ------
-    DataError
-        The run is not finished, or not whole.
+    Raises `DataError`: The run is not finished, or not whole.
     """
     if run.state != "finished":
         fix = "finish it: the command that began it, with --resume"
@@ -175,31 +168,31 @@ def _of_check(content: Row, name: str) -> ReportSource:
 
 def _of_sweep(content: Row, name: str) -> ReportSource:
     optimum = content.get("optimum_frontier")
-    return ReportSource(
-        name=name,
-        kind="sweep",
-        frontier=Frontier.from_dict(content["frontier"]),
-        verdict=Verdict.from_dict(content["verdict"]),
-        **_limits(content.get("config", {}), None if optimum is None else Frontier.from_dict(optimum)),
-        answers=answers(content.get("answers") or ()),
-        facts=facts(content, source="sweep"),
-        notes=sentences(content),
-    )
+    limits = _limits(content.get("config", {}), None if optimum is None else Frontier.from_dict(optimum))
+    return _of_result(content, name, **limits)
 
 
 def _of_forecast(content: Row, name: str) -> ReportSource:
     unseen = content.get("unseen")
-    return ReportSource(
-        name=name,
-        kind="forecast",
-        frontier=Frontier.from_dict(content["frontier"]),
-        verdict=Verdict.from_dict(content["verdict"]),
+    return _of_result(
+        content,
+        name,
         best_of_n=tuple(numbers(row, ("n", "reward", "gold", "kl")) for row in content.get("best_of_n") or ()),
         unseen=None if unseen is None else numbers(unseen, ("confidence", "mass_below", "beta_floor", "tolerance")),
         trainer=content.get("trainer"),
+    )
+
+
+def _of_result(content: Row, name: str, **more: Any) -> ReportSource:
+    return ReportSource(
+        name=name,
+        kind=content["kind"],
+        frontier=Frontier.from_dict(content["frontier"]),
+        verdict=Verdict.from_dict(content["verdict"]),
         answers=answers(content.get("answers") or ()),
-        facts=facts(content, source="forecast"),
+        facts=facts(content, source=content["kind"]),
         notes=sentences(content),
+        **more,
     )
 
 

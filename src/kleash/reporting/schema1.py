@@ -23,14 +23,8 @@ def upgraded(content: Row) -> Row:
     A frontier file named what was measured, a result its source. Rows of a sweep had no intervals: they are Student's,
     from the standard error over seeds.
 
-    ``content``: The JSON as it was read.
-
-    Raises
-    ------
-    DataError
-        A table without rows.
-    KeyError, TypeError, ValueError
-        Parts are missing or of another type.
+    ``content``: The JSON as it was read. Raises `DataError`: A table without rows. `KeyError`, `TypeError`,
+    `ValueError`: Parts are missing or of another type.
     """
     if content["schema"] != 1:
         return content

@@ -29,12 +29,8 @@ __all__ = ["ReportSource", "given", "read_sources", "source_of", "sources_of"]
 def read_sources(paths: Iterable[str | Path]) -> tuple[ReportSource, ...]:
     """Read every path; names come from the paths, as short as keeps them apart.
 
-    Raises
-    ------
-    OptionError
-        No path, or something that kleash cannot show.
-    MissingFileError, DataError
-        A path is not there, or not whole; the message names it.
+    Raises `OptionError`: No path, or something that kleash cannot show. `MissingFileError`, `DataError`: A path is not
+    there, or not whole; the message names it.
     """
     listed = [Path(path) for path in paths]
     if not listed:

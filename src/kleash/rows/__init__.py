@@ -59,10 +59,7 @@ def opened(name: str | Path, *, stdin: BinaryIO | None = None) -> Iterator[Sourc
 def head(path: str | Path, size: int = _HEAD) -> bytes:
     """The first unpacked bytes of a file.
 
-    Raises
-    ------
-    DataError
-        They cannot be had; the archive is broken, say.
+    Raises `DataError`: They cannot be had; the archive is broken, say.
     """
     with unpacked_bytes(path) as stream:
         return stream.read(size)

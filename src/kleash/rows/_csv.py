@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 def _header(source: Source) -> list[str]:
     """Column names as they stand in the file; a byte-order mark and blank lines in front are skipped.
 
-    Raises
-    ------
-    DataError
-        No header, or two columns of one name.
+    Raises `DataError`: No header, or two columns of one name.
     """
     line, cells = next(_csv_records(source), (1, []))
     seen: set[str] = set()

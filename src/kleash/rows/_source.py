@@ -196,10 +196,7 @@ def broken_archives(name: str) -> Iterator[None]:
 def blocks_of_lines(source: Source) -> Iterator[tuple[int, list[bytes]]]:
     """Whole lines without their ends, some megabytes at a time, and the number of the first one.
 
-    Raises
-    ------
-    DataError
-        A line is longer than any row.
+    Raises `DataError`: A line is longer than any row.
     """
     number, rest = 1, b""
     with source.open() as stream:

@@ -51,11 +51,8 @@ def pad_left(prompts: Sequence[Sequence[int]], *, device: torch.device | str = "
 class Decoder:
     """The body of a causal language model and its output head.
 
-    Raises
-    ------
-    OptionError
-        The logits are not what the head makes of the last hidden states (some models scale or cap them afterwards):
-        such a model would be sampled and scored wrongly.
+    Raises `OptionError`: The logits are not what the head makes of the last hidden states (some models scale or cap
+    them afterwards): such a model would be sampled and scored wrongly.
     """
 
     def __init__(self, model: Any) -> None:

@@ -44,12 +44,8 @@ class JudgeSource:
 def load_judge(source: JudgeSource, *, name: str, folder: str | Path = ".", device: str = "cpu") -> Judge:
     """The judge that a configuration names, :func:`guarded`; ``name`` is what it is called in errors.
 
-    A module is looked for in ``folder`` beside Python's own path; a reward model runs on ``device``.
-
-    Raises
-    ------
-    ConfigError
-        No such module, function or built-in judge; what is there is not callable.
+    A module is looked for in ``folder`` beside Python's own path; a reward model runs on ``device``. Raises
+    `ConfigError`: No such module, function or built-in judge; what is there is not callable.
     """
     if ":" in source.use:
         judge = _imported(source.use, name=name, folder=Path(folder))

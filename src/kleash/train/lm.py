@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from kleash import _checks
 from kleash.errors import OptionError
+from kleash.estimates import Floats
 from kleash.kl import KLSpec
 from kleash.runs import Run, open_run
 from kleash.train.adapters import GroupedLoRA, attach
@@ -27,8 +27,6 @@ from kleash.train.options import Training
 from kleash.train.records import Row
 
 __all__ = ["LMRun", "train_lm"]
-
-Floats = NDArray[np.float64]
 
 _STALLED = 0.99
 """A frozen head that keeps some token below this probability is worth a sentence: over an answer of six tokens at beta
@@ -123,15 +121,9 @@ def train_lm(
     after the last. Gold is measured at the same steps. ``out``, ``resume``, ``kind``, ``config``, ``inputs``: A run
     folder (:mod:`kleash.runs`), whether to go on with what is there, what sort of run it is, and more plain data that
     settles the result and that a run is recognised by. ``progress``, ``watch``: Called with (steps done, steps), and
-    with each step's rows.
-
-    Raises
-    ------
-    OptionError, ConfigError
-        A layer that is not there, a prompt longer than the model's positions, more prompts a step than there are, a
-        folder with something else in it.
-    DataError
-        A judge returned something else than one finite number per answer.
+    with each step's rows. Raises `OptionError`, `ConfigError`: A layer that is not there, a prompt longer than the
+    model's positions, more prompts a step than there are, a folder with something else in it. `DataError`: A judge
+    returned something else than one finite number per answer.
 
     Notes
     -----

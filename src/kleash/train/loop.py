@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from kleash.errors import DataError, KleashError
+from kleash.estimates import Floats
 from kleash.runs import Run
 from kleash.train import objectives
 from kleash.train.adapters import GroupedLoRA
@@ -31,7 +31,6 @@ from kleash.train.streams import Purpose, stream
 
 __all__ = ["Evaluate", "Loop"]
 
-Floats = NDArray[np.float64]
 Evaluate = Callable[[int, GroupedLoRA], Mapping[str, ArrayLike]]
 """A hook for exact evaluation: called with a step and the adapters, returns values of shape (G,) by name."""
 

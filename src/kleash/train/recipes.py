@@ -24,13 +24,12 @@ from numpy.typing import NDArray
 
 from kleash import _checks, _files
 from kleash.errors import KleashError
+from kleash.estimates import Floats
 from kleash.train.decoder import Decoder, pad_left
 from kleash.train.streams import Purpose, stream
 from kleash.worlds import World
 
 __all__ = ["BETAS", "DISHES", "WORDS", "Recipes", "gold", "judge", "policy_log_probs", "recipes"]
-
-Floats = NDArray[np.float64]
 
 DISHES = ("fish", "roast", "beans")
 """The prompts: what the guest orders. Each is one word of the vocabulary."""

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from kleash import _files
+from kleash.estimates import Floats
 from kleash.train.adapters import GroupedLoRA
 from kleash.train.objectives import Scores
 from kleash.train.rollout import Rollout
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["COLUMNS", "Row", "metric_rows", "rollout_rows", "summary", "within_prompt", "write_policies"]
 
-Floats = NDArray[np.float64]
 Row = dict[str, Any]
 
 COLUMNS = (

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kleash import _checks
 from kleash._version import version
 from kleash.envelope import envelope
 from kleash.errors import OptionError
+from kleash.estimates import Floats
 from kleash.frontier import Estimates, Frontier, Gold, Replicates
 from kleash.known_worlds import WORLDS
 from kleash.runs import Run, open_run, read_run
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 __all__ = ["SweepResult", "read_back", "shown_answers", "swept_frontier", "world_frontier", "write"]
-
-Floats = NDArray[np.float64]
 
 _FORECAST = "forecast.json"
 _SHOWN_ANSWERS = 3  # per beta: enough to see what a beta does to the answers
@@ -161,12 +159,8 @@ class SweepResult:
     def load(cls, path: str | Path) -> SweepResult:
         """Read a finished run folder back.
 
-        Raises
-        ------
-        MissingFileError, DataError
-            There is no such run, or it is not whole.
-        OptionError
-            It is not a sweep, or it was interrupted.
+        Raises `MissingFileError`, `DataError`: There is no such run, or it is not whole. `OptionError`: It is not a
+        sweep, or it was interrupted.
         """
         run = read_run(path)
         if run.kind != "sweep" or run.state != "finished":

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kleash import _checks, tilt
+from kleash.estimates import Floats
 from kleash.train.streams import Purpose, stream
 from kleash.worlds import World
 
 __all__ = ["History", "Progress", "TabularRun", "expectations", "gradient", "objective_gap", "train_tabular"]
 
-Floats = NDArray[np.float64]
 Progress = Callable[[int, int], None]
 """Called now and then with the steps done and the steps to do."""
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from kleash import _checks
+from kleash import _checks, config
 from kleash.errors import ConfigError, OptionError
 from kleash.trainers import TRAINERS
 from kleash.trainers.trial import Trial
 from kleash.trials.roots import Objective, Puzzle
 
-__all__ = ["NAMES", "PUZZLES", "TRIALS", "Case", "built_in", "case_of", "needs_torch", "puzzle"]
+__all__ = ["NAMES", "PUZZLES", "TRIALS", "Case", "built_in", "case_of", "needs_torch", "puzzle", "read_case"]
 
 PUZZLES: Mapping[str, tuple[str, float]] = {
     "coin": ("two answers, scores 0 and 1", 1.0),
@@ -120,10 +121,7 @@ class Case:
 def case_of(trainer: str, settings: Mapping[str, Any], *, world: str = "coin") -> Case:
     """A case from a person's own settings.
 
-    Raises
-    ------
-    ConfigError
-        A setting that is not known, or whose effect is not predicted here.
+    Raises `ConfigError`: A setting that is not known, or whose effect is not predicted here.
     """
     _checks.choice(trainer, NAMES, name="NAME")
     trial = TRIALS[trainer]
@@ -147,6 +145,14 @@ def case_of(trainer: str, settings: Mapping[str, Any], *, world: str = "coin") -
     except OptionError as error:
         raise ConfigError(str(error)) from error
     return case
+
+
+def read_case(trainer: str, path: str | Path) -> Case:
+    """A case from a TOML, YAML or JSON file: the trainer's settings, and optionally ``world``."""
+    settings = config.read_table(path)
+    world = settings.pop("world", "coin")
+    with config.about(path):
+        return case_of(trainer, settings, world=_checks.choice(world, tuple(PUZZLES), name="world"))
 
 
 def built_in(trainer: str, *, quick: bool = False) -> list[Case]:

@@ -21,11 +21,8 @@ from kleash.trials.roots import Puzzle, visits
 from kleash.trials.verdicts import Conformance, Prediction, judge, predict
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from kleash.estimates import Floats
     from kleash.trials.trl_runs import Trace
-
-    Floats = NDArray[np.float64]
 
 __all__ = ["ConformanceResult", "conformance", "run_case"]
 

@@ -12,10 +12,9 @@ from kleash.trials.trl_runs import Trace, distinct_pairs
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from kleash.estimates import Floats
     from kleash.trials.cases import Case
     from kleash.trials.roots import Puzzle
-
-    Floats = NDArray[np.float64]
 
 __all__ = ["own_unit", "run_own"]
 

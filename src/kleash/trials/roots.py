@@ -29,7 +29,7 @@ from kleash.kl import derivative, k3, log_softmax
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Floats = NDArray[np.float64]
+    from kleash.estimates import Floats
 
 __all__ = [
     "Objective",

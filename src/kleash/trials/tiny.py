@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from kleash.estimates import Floats
     from kleash.trials.roots import Puzzle
-
-    Floats = NDArray[np.float64]
 
 __all__ = ["TinyPolicy", "quiet", "tokenizer"]
 

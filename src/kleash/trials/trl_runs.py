@@ -20,10 +20,9 @@ from kleash.trials.tiny import TinyPolicy, quiet
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from kleash.estimates import Floats
     from kleash.trials.cases import Case
     from kleash.trials.roots import Puzzle
-
-    Floats = NDArray[np.float64]
 
 __all__ = ["Trace", "distinct_pairs", "gradient_unit", "run_trl"]
 

@@ -13,11 +13,8 @@ from kleash.trials.roots import Objective, Puzzle, answer_kl, expected_update, r
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
+    from kleash.estimates import Floats
     from kleash.trials.cases import Case
-
-    Floats = NDArray[np.float64]
 
 __all__ = ["Conformance", "Point", "Prediction", "drift_test", "judge", "predict"]
 

@@ -11,7 +11,8 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Floats = NDArray[np.float64]
+    from kleash.estimates import Floats
+
     Ints = NDArray[np.int64]
 
 __all__ = ["POSITIVE", "SENTINEL", "SIDES", "Edges", "Repeats", "Shift"]

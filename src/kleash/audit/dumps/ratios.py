@@ -14,7 +14,8 @@ from kleash.audit.dumps.neighbours import Shift
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Floats = NDArray[np.float64]
+    from kleash.estimates import Floats
+
     Ints = NDArray[np.int64]
 
 __all__ = ["GROUPS", "HEIGHTS", "SURPRISAL_MARGIN", "Ratios", "Sampler", "Surprisal", "moments", "no_moments"]

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from kleash.audit.chance import Estimate
     from kleash.audit.dumps.sieve import Probes
     from kleash.audit.dumps.statistics import Tally
-
-    Floats = NDArray[np.float64]
+    from kleash.estimates import Floats
 
 __all__ = ["reference_drift", "resume"]
 

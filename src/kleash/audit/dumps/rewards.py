@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kleash.audit.dumps.statistics import Tally
-
-    Floats = NDArray[np.float64]
+    from kleash.estimates import Floats
 
 __all__ = ["EffectiveBeta", "coefficient", "effective_beta", "gain_bound", "hacking", "zero_variance"]
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
 
-    Floats = NDArray[np.float64]
+    from kleash.estimates import Floats
 
 __all__ = ["COLUMNS", "Chunk", "read_chunks"]
 
@@ -76,12 +76,8 @@ class Chunk:
 def read_chunks(source: Source) -> Iterator[Chunk]:
     """The dump in pieces of about half a million tokens, so that memory does not grow with the file.
 
-    Raises
-    ------
-    MissingColumnError
-        Neither ``logp`` and ``ref_logp`` nor ``seq_logp`` and ``seq_ref_logp`` are there.
-    DataError
-        Anything else that keeps a row from being read, with file and line (Parquet: row).
+    Raises `MissingColumnError`: Neither ``logp`` and ``ref_logp`` nor ``seq_logp`` and ``seq_ref_logp`` are there.
+    `DataError`: Anything else that keeps a row from being read, with file and line (Parquet: row).
     """
     rows, stated = 0, source.columns() if source.format.typed else None
     for chunk in _from_rows(source) if stated is None else _from_frames(source, list(stated)):

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kleash.audit.dumps.rollouts import Chunk
+    from kleash.estimates import Floats
 
-    Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
 __all__ = ["Faults", "Probes", "Sieve"]

@@ -98,16 +98,22 @@ def coefficient(view: LogView, level: float) -> Finding:
             return _mismatch(view, found, wrong, "the log", text, evidence)
     elif stated is not None and not view.settings.adaptive and not found.fits(stated):
         return _mismatch(view, found, stated, view.settings.beta_key or "the configuration", text, evidence)
-    if logged.size and stated is not None and not view.settings.adaptive:
-        first = float(logged.values[0])
-        if not np.isclose(first, stated, rtol=0.01, atol=float(view.error(view.coefficient_key, logged.values[:1])[0])):
-            return _mismatch(view, found, stated, view.settings.beta_key or "the configuration", text, evidence)
+    if stated is not None and _starts_elsewhere(view):
+        return _mismatch(view, found, stated, view.settings.beta_key or "the configuration", text, evidence)
     if not found.resolved and stated != 0 and not view.coefficient_is_zero:
         message = f"the digits hide it: at most {number(found.hi)} from {found.identity}"
         return evidence.cannot_tell(message, fix="log more digits, or a later step")
     versus = f", {view.settings.beta_key} says {number(stated)}" if stated is not None else ""
     versus += f", logged is {number(logged.values[-1])}" if logged.size else ""
     return evidence.ok(text + versus)
+
+
+def _starts_elsewhere(view: LogView) -> bool:
+    """Whether the first coefficient that was logged is not the one stated."""
+    logged, stated = view.coefficient.values[:1], view.settings.beta
+    if not logged.size or stated is None or view.settings.adaptive:
+        return False
+    return not np.isclose(logged[0], stated, rtol=0.01, atol=view.error(view.coefficient_key, logged)[0])
 
 
 def _against_logged(view: LogView, found: Recovered) -> tuple[float | None, float]:
@@ -153,15 +159,13 @@ def _mismatch(view: LogView, found: Recovered, expected: float, who: str, text: 
 def _without_identity(view: LogView, found: Recovered, evidence: Evidence) -> Finding:
     logged, stated = view.coefficient, view.settings.beta
     why = found.reason or "no identity of the log holds it"
-    if logged.size and stated is not None and not view.settings.adaptive:
-        first = float(logged.values[0])
-        if not np.isclose(first, stated, rtol=0.01, atol=float(view.error(view.coefficient_key, logged.values[:1])[0])):
-            return evidence.problem(
-                f"logged is {number(first)}, {view.settings.beta_key} says {number(stated)}",
-                "another configuration was used",
-                "an override on the command line",
-                fix="use the configuration of this run",
-            )
+    if stated is not None and _starts_elsewhere(view):
+        return evidence.problem(
+            f"logged is {number(float(logged.values[0]))}, {view.settings.beta_key} says {number(stated)}",
+            "another configuration was used",
+            "an override on the command line",
+            fix="use the configuration of this run",
+        )
     fix = "give the run's configuration with --config" if stated is None and not logged.size else None
     return evidence.cannot_tell(f"the log does not hold it: {why}", fix=fix)
 

@@ -19,11 +19,7 @@ from kleash.audit.logs.needs import AGREEMENT, GOLD, REWARD, agreements
 from kleash.audit.logs.view import Series, series
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from kleash.audit.logs.view import LogView
-
-    Floats = NDArray[np.float64]
 
 __all__ = ["agreement", "hacking"]
 

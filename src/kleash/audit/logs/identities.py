@@ -16,11 +16,8 @@ from kleash.audit.logs.ratio_fit import Fit, fit_ratio
 from kleash.audit.logs.recovery import SHAPE, SLACK, Recovered, none, pair
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from kleash.audit.logs.view import LogView
-
-    Floats = NDArray[np.float64]
+    from kleash.estimates import Floats
 
 __all__ = ["difference", "parts", "penalty", "proportional", "shaped"]
 

@@ -19,11 +19,8 @@ from kleash.audit.logs.needs import KL, REWARD
 from kleash.audit.logs.view import Series
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from kleash.audit.logs.view import LogView
-
-    Floats = NDArray[np.float64]
+    from kleash.estimates import Floats
 
 __all__ = ["collapse", "kl_growth", "kl_jump", "kl_spike", "resume"]
 

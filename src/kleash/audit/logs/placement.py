@@ -16,11 +16,7 @@ from kleash.audit.logs.recovery import SHAPE
 from kleash.trainers import TABLE, TRAINERS, history
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from kleash.audit.logs.view import LogView
-
-    Floats = NDArray[np.float64]
 
 __all__ = ["Placed", "placed", "placement", "sign"]
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    Floats = NDArray[np.float64]
+    from kleash.estimates import Floats
 
 __all__ = ["FLOAT32", "Fit", "fit_ratio", "half_widths"]
 

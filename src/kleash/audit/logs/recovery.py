@@ -11,11 +11,8 @@ from kleash.audit.findings import number
 from kleash.audit.logs.ratio_fit import Fit, fit_ratio
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from kleash.audit.logs.view import LogView
-
-    Floats = NDArray[np.float64]
+    from kleash.estimates import Floats
 
 __all__ = ["SHAPE", "SLACK", "Recovered", "none", "pair"]
 

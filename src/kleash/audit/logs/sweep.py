@@ -18,9 +18,7 @@ from kleash.frontier import Estimates, Frontier, Gold
 from kleash.trainers import TABLE
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
+    pass
 
 __all__ = ["frontier_of", "known_beta", "monotone", "sweeps"]
 

@@ -13,11 +13,7 @@ from kleash.audit.logs.needs import KL, LOSS
 from kleash.audit.logs.placement import placed
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from kleash.audit.logs.view import LogView
-
-    Floats = NDArray[np.float64]
 
 __all__ = ["kl_unit", "loss_explained", "penalty_unit"]
 

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from kleash.estimates import Floats
     from kleash.logs.table import KLColumn, RunLog
-
-    Floats = NDArray[np.float64]
 
 T = TypeVar("T")
 
