@@ -29,7 +29,7 @@ GOLD = {"trl_grpo": "gold"}
 
 def golden() -> Iterator[tuple[str, Callable[[], Any]]]:
     """`check` over every golden log, as the command prints it, less what changes with machine and release."""
-    for path in sorted(LOGS.iterdir()):
+    for path in sorted(set(LOGS.iterdir()) - {LOGS / "tracked"}):  # read back number for number elsewhere
         if path.name not in {"README.md", "plain.csv"}:
             yield f"golden {path.name}", lambda path=path: _report(kleash.check(path, gold=GOLD.get(path.name)))
 

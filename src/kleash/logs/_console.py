@@ -29,8 +29,8 @@ _BOX_GROUP = re.compile(r"^([\w\-]+)\s{2,}(\S+: \S.*)$")
 class Record:
     """One row of metrics as it stands in a log.
 
-    ``kind`` is ``row``; ``bar`` for the state of a progress bar and ``other`` for numbers without a step or a known
-    key, such as a configuration: they count only where there are no rows.
+    ``kind`` is ``row``; ``bar`` for the state of a progress bar, ``pair`` for names and numbers of a line and ``other``
+    for numbers without a step or a known key, such as a configuration: each counts only where there are none before it.
     ``source`` is the process that printed it, where several may print at once.
     """
 

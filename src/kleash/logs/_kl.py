@@ -38,7 +38,8 @@ def kl_columns(trainer: Trainer, raw: Mapping[str, Array], notes: list[str]) -> 
         if rule.squared:
             values = np.where(values < 0, np.nan, np.square(values))
         transform = "squared from a square root" if rule.squared else ""
-        columns.append(KLColumn(key=key, values=values, spec=rule.spec, against=rule.against, transform=transform))
+        about: dict[str, Any] = {"spec": rule.spec, "against": rule.against, "answers": rule.answers}
+        columns.append(KLColumn(key=key, values=values, transform=transform, **about))
     return columns
 
 

@@ -237,7 +237,7 @@ def _mapped(records: Iterable[Record], mapping: Mapping[str, str]) -> Iterator[R
 
 
 def _oddities(file: LogFile, trouble: Trouble) -> list[str]:
-    said = []
+    said = list(file.notes)
     if trouble.cut is not None:
         said.append(f"line {trouble.cut} is cut off: its last number or row is left out")
     if trouble.broken:

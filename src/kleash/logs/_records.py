@@ -6,14 +6,16 @@ import csv
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from kleash.logs._config import ConfigScan
 from kleash.logs._console import Bars, Box, Bullets, Record, Values
 from kleash.logs._lines import Line, LogFile, lines
 from kleash.logs._numbers import number
+from kleash.logs._plain import Pairs, Table, Warned, counted
 from kleash.trainers import metric_names
 
 __all__ = [
@@ -41,16 +43,19 @@ STEP_KEYS = (
     "iteration",
     "episode",
 )
+_COUNTERS = (*STEP_KEYS, "global_step/max_steps", "current_steps")
 RUN_KEYS = ("run", "run_id", "run_name", "experiment_name", "experiment")
 
 _NESTED = 100  # objects inside one row: the row behind a broken one begins among the last so many
 _OPEN = {"data", "metrics", "logs", "values", "_data"}  # wrappers whose name is no part of a key
-_STEP_LINE = re.compile(r"step:(\d+)(?= - | *$)")
+_STEP_LINE = re.compile(r"(?:(?<!global_)|^\s*training/global_)step:(\d+)(?= - | *$)")
 _DICT = re.compile(r"\{[^{}]*\}")
 _PAIR = re.compile(
     r"""['"]([^'"\n]{1,200})['"]\s*:\s*"""
     r"""('[^']*'|"[^"]*"|tensor\([^)]*\)|(?:np|numpy)\.\w+\([^)]*\)|[^\s,{}\[\]()'"]+)\s*(?=[,}])"""
 )
+_COUNTED = re.compile(r"'(?:global_step/max_steps|global_step|step)'\s*:\s*'(\d+)/\d+'")
+_NAMED = re.compile(r"'([^'\n]{1,200})'\s*:")
 _LABEL = re.compile(r"\b(global[ _]step|step|rollout|eval)\s+(\d+)\b[^{}:]{0,40}:\s*$", re.IGNORECASE)
 _MARKS = {"return", "eval_loss", "train_loss", "logps/chosen", "eval_reward", "eval_kl", *metric_names()}
 _MARK_STARTS = (
@@ -81,7 +86,7 @@ class Trouble:
 
 def text_records(file: LogFile, config: ConfigScan, trouble: Trouble) -> Iterator[Record]:
     """Rows in a console text or JSONL file, in its order, whatever stands between them."""
-    bullets, box, bars = Bullets(), Box(), Bars()
+    bullets, box, bars, table, pairs, warned = Bullets(), Box(), Bars(), Table(), Pairs(), Warned()
     for line in lines(file):
         text = line.text
         if "step:" in text and (marks := list(_STEP_LINE.finditer(text))):
@@ -93,7 +98,7 @@ def text_records(file: LogFile, config: ConfigScan, trouble: Trouble) -> Iterato
                 found = True
                 if record.kind == "other":
                     config.take({key: value for key, (value, _) in record.values.items()} | record.texts)
-                yield record
+                yield warned.joined(record)
             if found:
                 continue
         if "%|" in text:
@@ -102,9 +107,15 @@ def text_records(file: LogFile, config: ConfigScan, trouble: Trouble) -> Iterato
             yield from bullets.see(line)
         elif "│" in text or "╭" in text or "╰" in text:
             yield from box.see(line)
+        elif text.lstrip().startswith("|"):
+            yield from table.see(line)
+        else:
+            yield from pairs.see(line)
+        if "it [" in text or "%|" in text or "Warning: " in text:
+            yield from warned.see(line)
         config.see(text)
-    yield from bullets.rest()
-    yield from box.rest()
+    yield from chain(bullets.rest(), box.rest(), warned.rest())
+    file.notes += warned.notes()
 
 
 def _step_lines(line: Line, marks: list[re.Match[str]], trouble: Trouble) -> Iterator[Record]:
@@ -155,9 +166,11 @@ def _braces(line: Line, trouble: Trouble) -> Iterator[Record]:
         record = Record(values, line=line.number)
         if label is not None and label[1].lower() != "eval":
             record.step = float(label[2])
+        elif (at := _COUNTED.search(match[0])) is not None:
+            record.step = float(at[1])
         yield record
     tail = line.text[end:]
-    broken = not found and text.startswith("{'") and "}" not in tail
+    broken = not found and text.startswith("{'") and "}" not in tail and _is_named(_NAMED.findall(text))
     cut = not line.whole and "{'" in tail
     if broken or cut:
         trouble.skip(line)
@@ -180,7 +193,12 @@ def _after_a_crash(line: Line, text: str, trouble: Trouble) -> Iterator[Record]:
 def _is_metrics(values: Values) -> bool:
     if len(values) < 2 and not any("/" in key for key in values):
         return False
-    return any(key in _MARKS or key.startswith(_MARK_STARTS) for key in values)
+    return _is_named(values)
+
+
+def _is_named(keys: Iterable[str]) -> bool:
+    """Whether one of the names is a metric's."""
+    return any(key in _MARKS or key.startswith(_MARK_STARTS) for key in keys)
 
 
 # ------------------------------------------------------------------------------------------------------------- JSON
@@ -193,7 +211,8 @@ def row_records(row: Mapping[str, Any], *, line: int | None = None) -> Iterator[
     _flatten(row, "", values, texts, 0)
     run = next((texts.get(key) or _whole(values.get(key)) for key in RUN_KEYS if key in texts or key in values), "")
     if values:
-        yield Record(values, run=run or "", line=line, texts=texts)
+        at = next((found for key in _COUNTERS if (found := counted(texts.get(key, ""))) is not None), None)
+        yield Record(values, step=at, run=run or "", line=line, texts=texts)
 
 
 def _whole(value: tuple[float, str] | None) -> str:
@@ -232,6 +251,8 @@ def document_records(value: Any) -> Iterator[Record] | None:
     by_step = {k: v for k, v in value.items() if isinstance(v, dict) and v and all(_is_number(s) for s in v)}
     if by_step and len(by_step) == len(value):
         return _columns(by_step)
+    if value and all(_is_number(step) and isinstance(row, dict) for step, row in value.items()):
+        return (record for step, row in value.items() for record in row_records({"step": float(step), **row}))
     lists = {k: v for k, v in value.items() if isinstance(v, list) and v and all(_scalar(x) for x in v)}
     step = next((key for key in STEP_KEYS if key in lists), None)
     if step is not None and len(lists) > 1 and len({len(v) for v in lists.values()}) == 1:

@@ -186,7 +186,7 @@ def collect(records: Iterable[Record], *, splits: bool = True) -> list[Rows]:
         rows.add(record)
         rows.last = index
     kinds = {rows.kind for rows in done}
-    kind = next((k for k in ("row", "bar", "other") if k in kinds), "row")
+    kind = next((k for k in ("row", "bar", "pair", "other") if k in kinds), "row")
     return _joined([rows for rows in done if rows.kind == kind])
 
 

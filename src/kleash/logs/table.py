@@ -30,7 +30,7 @@ class KLColumn:
     distance is measured. Only ``reference`` is a distance from the reference: the KL between the policy before and
     after an update (``old-policy``) says nothing about the leash. ``transform``: What was done to the logged numbers,
     empty if nothing. ``unit_known``: False where the unit of ``spec`` is a guess: a plain table whose owner has not
-    said it.
+    said it. ``answers``: Over how many answers, at least, each number is the mean.
     """
 
     key: str
@@ -39,6 +39,7 @@ class KLColumn:
     against: Against
     transform: str = ""
     unit_known: bool = True
+    answers: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)

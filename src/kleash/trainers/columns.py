@@ -49,7 +49,8 @@ class KLRule:
 
     ``keys``: The first that the log has counts. ``spec``, ``against``: What the number is. ``squared``: The log holds
     its square root. ``zero_is_off``: An all-zero column is what the trainer writes when it computes no KL.
-    ``named_by``: The option that names the estimator of the number.
+    ``named_by``: The option that names the estimator of the number. ``answers``: Over how many answers, at least, a
+    number is the mean.
     """
 
     keys: tuple[str, ...]
@@ -58,6 +59,7 @@ class KLRule:
     squared: bool = False
     zero_is_off: bool = False
     named_by: str = ""
+    answers: int = 1
 
 
 def kl(

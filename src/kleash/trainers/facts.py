@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -146,6 +147,9 @@ class Trainer:
         kleash runs them or runs inside them.
     rival, console, tensors, first_steps, trial
         See there; ``console``: labels of console bullets and the keys they stand for.
+    warnings
+        Keys of numbers that only its warnings show, each with a pattern that finds the number and a note of how many
+        there were (``{}``) and the largest (``{:g}``), empty for none.
     doubt
         What to say of an estimator (``{}``) in the loss that has no pull, where some releases correct its gradient; and
         what to do.
@@ -182,6 +186,7 @@ class Trainer:
     classes: tuple[str, str] | None = None
     rival: Rival | None = None
     console: Mapping[str, str] = field(default_factory=dict)
+    warnings: Mapping[str, tuple[re.Pattern[str], str]] = field(default_factory=dict)
     tensors: Tensors | None = None
     first_steps: FirstSteps | None = None
     trial: Trial | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from kleash.trainers.columns import PER_ANSWER, Columns, kl, old
@@ -34,6 +35,8 @@ _LEGACY_OPTIONS = {
     "target": Option(default=6.0),
     "horizon": Option(default=10000.0),
 }
+_LEAST_BATCH = 4
+"""Answers in a batch whose advantages are standardised; the default is 128."""
 _PAID_OR_MEAN = ("objective/non_score_reward", "ppo/mean_non_score_reward", "tokens/responses_len_mean")
 """What the penalty took from the reward, per answer or (record_step_stats) per token beside a KL per answer."""
 
@@ -62,12 +65,13 @@ PPO = Trainer(
 LEGACY_PPO = Trainer(
     **OWN,
     name="trl-legacy-ppo",
-    marks=("objective/kl_coef",),
+    marks=("objective/kl_coef", "warned/kl", "warned/ratio"),
     columns=Columns(
         **ZIEGLER,
-        reward=("ppo/mean_scores", "env/reward_mean"),
+        reward=("ppo/mean_scores", "env/reward_mean", "reward"),
         kl=(
             kl("objective/kl", **_PAID),
+            kl("warned/kl", answers=_LEAST_BATCH, **_PAID),  # printed as a warning where it is below -1
             old("ppo/policy/approxkl"),
             old("ppo/policy/policykl", estimator="k1"),
         ),
@@ -76,4 +80,11 @@ LEGACY_PPO = Trainer(
     penalty=trl_penalty,
     place="reward",
     identity=Identity(kind="penalty", keys=_PAID_OR_MEAN),
+    warnings={
+        "warned/kl": (re.compile(r"KL divergence is starting to become negative: (-\d+\.\d+)"), ""),
+        "warned/ratio": (
+            re.compile(r"average ratio of batch \((\d+\.\d+|inf)\) exceeds threshold"),
+            "TRL skipped {} batches whose mean ratio was above its ratio_threshold: up to {:g}",
+        ),
+    },
 )

@@ -43,7 +43,8 @@ def kl_negative(view: LogView, level: float) -> Finding:
 
     ``problem``: k2 or k3 below 0 by more than rounding; k1 that sums over the rows to less than ``log(level)``. For
     honest samples ``exp(-mean log ratio)`` of a batch has mean at most 1 (Markov, Jensen), and so has the product over
-    rows, whatever the batch size; scoring noise of 0.05 nats per token is granted.
+    rows, whatever the batch size; scoring noise of 0.05 nats per token is granted. Where a row is known to be a mean of
+    several answers, ``exp(-their sum)`` has it too.
 
     Notes
     -----
@@ -65,7 +66,7 @@ def kl_negative(view: LogView, level: float) -> Finding:
     length = view.log.length
     tokens = np.ones(answers.size) if length is None else np.asarray(length)[answers.rows]
     noise = SCORING_NOISE**2 / 2 * np.where(np.isfinite(tokens), tokens, 1.0)
-    total, allowed = (float((answers.values + side * noise).sum()) + grant for side in (-1, 1))
+    total, allowed = (kl.answers * float((answers.values + side * noise).sum()) + grant for side in (-1, 1))
     own_means = (kl.spec.unit == "nats per token" or not kl.unit_known) and not view.trainer.token_means
     evidence |= {"sum": total, "limit": math.log(level), "mean": float(x.mean()), "level": level}
     mean = f"{kl.key} is {number(x.mean())} in the mean"
