@@ -234,7 +234,7 @@ def healthy(rng):
     for step, share in steps:
         model = pair.at(share)
         n = max(21, answers // len(steps))
-        law = log_softmax(model.policy + 0.1 * rng.normal(size=(M, V))) if stale else model.policy
+        law = log_softmax(model.policy + 0.1 * rng.normal(size=(M, V))) if stale and step != 0 else model.policy
         drawn = sample(rng, law, model.follow, n, longest=max(5, int(2 * length)))
         size = int(drawn[0][-1])
         place = 1e-6 * rng.random(size)  # no two places of a real text share all digits, as two contexts here would

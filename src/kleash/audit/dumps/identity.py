@@ -24,6 +24,7 @@ from kleash.audit.chance import (
 )
 from kleash.audit.dumps.needs import COUNTED, TOKENS
 from kleash.audit.dumps.ratios import HEIGHTS
+from kleash.audit.dumps.scoring import differs_at_start
 from kleash.audit.engine import check
 from kleash.audit.findings import Evidence, Finding, number
 
@@ -46,6 +47,9 @@ SAMPLING_FIX = (
     "score with dropout off and at the sampling temperature, sample without top-k/top-p/min-length, and give the "
     "sampler's own log-probabilities as behavior_logp to see which side is off"
 )
+
+BEHIND = "for behavior_logp, not for logp: logp is some updates newer, or wrong"
+BEHIND_FIX = "read SAMPLER; repeat on the first batch after a weight update, where the two must agree"
 
 MORE = "give the lists per token (or length beside the sums, so that less noise must be granted), or more answers"
 
@@ -96,7 +100,9 @@ def identity(tally: Tally, level: float) -> Finding:
             "truncated or sharpened sampling (top-p, top-k, temperature below 1)",
             fix="give behavior_logp (then TRUNCATION decides), or entropy (then SURPRISAL does)",
         )
-    return evidence.ok(said)
+    if mixture(tally.ratios.own_wealth) > -math.log(level):
+        return evidence.cannot_tell(f"{said}, {BEHIND}", fix=BEHIND_FIX)
+    return evidence.ok(f"{said}: 1 within chance")
 
 
 @check("KL_NEGATIVE", COUNTED, problem="Markov bound on exp(-sum of log ratios), exact level, any tail", chance=True)
@@ -131,7 +137,9 @@ def kl_negative(tally: Tally, level: float) -> Finding:
         return evidence.cannot_tell(message, *SAMPLING_CAUSES, fix=MORE)
     if tally.rows < FEWEST:
         return evidence.cannot_tell(f"{found}, from {tally.rows} answers", fix="give more answers")
-    return evidence.ok(found)
+    if -float(tally.delta.sum()) - granted * math.log(NOISE_MEAN) > -math.log(level):
+        return evidence.cannot_tell(f"{found} {BEHIND}", fix=BEHIND_FIX)
+    return evidence.ok(f"{found}: not negative beyond chance")
 
 
 @check("SIGN", COUNTED, problem="IDENTITY fails and the exchanged identity holds; at most IDENTITY's level")
@@ -149,6 +157,8 @@ def sign(tally: Tally, level: float) -> Finding:
     found = f"mean exp(logp - ref_logp) is {number(mean)} +- {number(se)}"
     limit = -math.log(level)
     fits = abs(mean - 1) <= 3 * se + (NOISE_MEAN - 1) and 3 * se <= DETECTABLE
+    if forward > limit and differs_at_start(tally, tally.square, level):
+        return evidence.cannot_tell(f"{found}, and at step 0 it would be whichever is wrong", fix="mend STEP0_KL first")
     if forward > limit and swapped < limit and fits and float(tally.delta.sum()) < 0:
         return evidence.problem(
             f"{found} while the right way round it is not 1: the columns fit when exchanged",
@@ -206,6 +216,8 @@ def concentration(tally: Tally, level: float) -> Finding:
     if tally.tokens < 1000:
         message = f"{tally.tokens} tokens: the top 0.1 % is less than one"
         return evidence.cannot_tell(message, fix="give more answers")
+    if tail_p_value(tally.ratios.heights, HEIGHTS, tally.tokens)[0] < level:
+        return evidence.cannot_tell(f"{carried}; no more large ratios than chance gives {BEHIND}", fix=BEHIND_FIX)
     return evidence.ok(f"{carried}; no more large ratios than chance gives")
 
 
@@ -251,11 +263,11 @@ def overflow(tally: Tally, level: float) -> Finding:
             "tokens_above_88.7": above_88,
             "tokens_k3_above_10": clamped,
             "tokens": tally.tokens,
-            "p_value": chance if drawn else 1.0,
+            "p_value": chance if drawn or tally.sampler.lost else 1.0,
             "level": level,
         }
     )
-    if above_88 or (drawn and chance < level):
+    if above_88 or ((drawn or (above_20 and tally.sampler.lost)) and chance < level):
         worst = f"{above_88} tokens past 88.7, where exp leaves float32" if above_88 else "none past 88.7"
         return evidence.problem(
             f"{above_20} tokens have ref_logp - logp above 20 ({worst})",
@@ -266,5 +278,10 @@ def overflow(tally: Tally, level: float) -> Finding:
     if tally.tokens < 1000:
         message = f"{tally.tokens} tokens, none past float32: too few to speak for a run"
         return evidence.cannot_tell(message, fix="give more answers")
+    if above_20 and chance < level:
+        return evidence.cannot_tell(
+            f"{above_20} tokens have ref_logp - logp above 20, and none has by behavior_logp: logp is newer, or wrong",
+            fix=BEHIND_FIX,
+        )
     note = f"; k3 reaches 10 on {clamped} of {tally.tokens} tokens, which an output clamp cuts off" if clamped else ""
-    return evidence.ok(f"no token overflows float32{note}")
+    return evidence.ok(f"no token is past float32, and no more past 20 than chance gives{note}")

@@ -67,10 +67,11 @@ def padding(tally: Tally, level: float) -> Finding:
 
     ``problem``: a log-probability above 0.25 (rounding of bfloat16 logits near 32 gives at most that; fills of 1.0 are
     in use) or finite and below -1000 (a fill such as -1e9; logits would have to differ by 1000), or more counted tokens
-    than ``length`` says: no chance involved. Or one value of one column, repeated at the start or the end of more
-    answers than repeats elsewhere explain (two neighbouring tokens of a model hardly ever agree in every digit). Tokens
-    that are certain (above -0.01) agree in honest answers too, a closing tag and the end token for one: without a mask
-    or ``length`` they are ``cannot-tell``, never a fault.
+    than ``length`` says: no chance involved. Or the last token of most answers is exactly 0 where no other token is (a
+    model that is so certain of an ending is certain of other tokens too). Or one value of one column, repeated at the
+    start or the end of more answers than repeats elsewhere explain (two neighbouring tokens of a model hardly ever
+    agree in every digit). Tokens that are certain (above -0.01) agree in honest answers too, a closing tag and the end
+    token for one: without a mask or ``length`` they are ``cannot-tell``, never a fault.
     """
     edges, passed = tally.edges, tally.faults.counts["length"]
     fill, sure = _likeliest(edges, edges.fill), _likeliest(edges, edges.certain)
@@ -84,6 +85,7 @@ def padding(tally: Tally, level: float) -> Finding:
         answers_longer_than_length=passed,
         answers_with_a_repeated_value_at_the_edge=fill.times,
         answers_with_certain_tokens_at_the_edge=sure.times,
+        exact_zeros_first_last_elsewhere={name: counts.tolist() for name, counts in edges.zeros.items()},
         certain_tokens_at_ends=sum(found.runs["end"] for found in edges.certain.values()),
         p_value=fill.p_value,
         p_value_if_half_were_padded=half,
@@ -97,6 +99,9 @@ def padding(tally: Tally, level: float) -> Finding:
     if passed:
         first = tally.faults.first["length"]
         reasons.append(f"{passed} answers have more counted tokens than length (first: row {first})")
+    first_zero, last_zero = (_only_at_edge(edges, side) for side in (0, 1))
+    if last_zero:
+        reasons.append(f"the last token of {last_zero} answers is exactly 0, and no other token is")
     if fill.p_value < level / fill.looked_at:
         reasons.append(f"{fill.times} answers {fill.side} in the repeated {fill.column} {fill.value:g}")
     if reasons:
@@ -106,6 +111,11 @@ def padding(tally: Tally, level: float) -> Finding:
             "a mask that is off by one and takes in the first padding token",
             "padding on the left, and a mask or a slice made for padding on the right",
             fix="mask up to and including the end token, and divide by the number of counted tokens",
+        )
+    if first_zero:
+        return evidence.cannot_tell(
+            f"the first token of {first_zero} answers is exactly 0, and no other is: a fill, or forced by the format",
+            fix="mask the first token if no model has scored it",
         )
     told = tally.tokens < tally.listed or (tally.rows > 0 and tally.sized >= tally.rows)
     if sure.p_value < level / sure.looked_at and not told:
@@ -118,6 +128,12 @@ def padding(tally: Tally, level: float) -> Finding:
         message = f"{edges.answers} answers of two tokens or more: too few to tell an ending from chance"
         return evidence.cannot_tell(message, fix="give more answers")
     return evidence.ok("no fill values and no repeated starts or endings under the mask")
+
+
+def _only_at_edge(edges: Edges, side: int) -> int:
+    """In how many answers the first (0) or last (1) token alone is exactly 0, if in most; 1 % elsewhere passes."""
+    counts = [(int(zeros[side]), int(zeros[2])) for zeros in edges.zeros.values()]
+    return max(edge if edge > max(edges.answers / 2, 7) and 100 * other < edge else 0 for edge, other in counts)
 
 
 @dataclass(frozen=True, kw_only=True)

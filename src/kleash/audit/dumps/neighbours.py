@@ -48,8 +48,11 @@ class Repeats:
             self.values[side].update(values[at[long]].tolist())
 
 
+COLUMNS = ("logp", "ref_logp")
+
+
 def _by_column() -> dict[str, Repeats]:
-    return {"logp": Repeats(), "ref_logp": Repeats()}
+    return {name: Repeats() for name in COLUMNS}
 
 
 @dataclass(kw_only=True)
@@ -59,7 +62,8 @@ class Edges:
     ``positive``, ``sentinel``: Log-probabilities above `POSITIVE`, and finite ones below `SENTINEL`. ``answers``,
     ``neighbours``: Answers of two counted tokens or more, and pairs of neighbouring tokens. ``last``, ``last_delta``:
     Answers whose last token is a number on both sides, and the sum of its log ratios. ``fill``, ``certain``: Repeated
-    values by column, and tokens that are certain, one after the other.
+    values by column, and tokens that are certain, one after the other. ``zeros``, by column: how
+    often a log-probability is exactly 0 as an answer's first token, as its last, and elsewhere.
     """
 
     positive: int = 0
@@ -68,6 +72,7 @@ class Edges:
     neighbours: int = 0
     last: int = 0
     last_delta: float = 0.0
+    zeros: dict[str, Ints] = field(default_factory=lambda: {name: np.zeros(3, dtype=np.int64) for name in COLUMNS})
     fill: dict[str, Repeats] = field(default_factory=_by_column)
     certain: dict[str, Repeats] = field(default_factory=_by_column)
 
@@ -86,7 +91,11 @@ class Edges:
         self.neighbours += logp.size - begins.size
         self.answers += int((n >= 2).sum())
         inside = owner[1:] == owner[:-1]
-        for name, values in (("logp", logp), ("ref_logp", ref)):
+        first = begins[ends > begins]
+        for name, values in zip(COLUMNS, (logp, ref), strict=True):
+            zero = values == 0
+            edge = np.array([zero[first].sum(), zero[ends].sum()])
+            self.zeros[name] += [*edge, zero.sum() - edge.sum()]
             sure = values > CERTAIN
             self.fill[name].add(inside & (values[1:] == values[:-1]) & ~sure[1:], values, begins, ends)
             self.certain[name].add(inside & sure[1:] & sure[:-1], np.zeros_like(values), begins, ends)

@@ -18,7 +18,18 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-__all__ = ["GROUPS", "HEIGHTS", "SURPRISAL_MARGIN", "Ratios", "Sampler", "Surprisal", "moments", "no_moments"]
+__all__ = [
+    "GROUPS",
+    "HEIGHTS",
+    "LOST",
+    "SUNK",
+    "SURPRISAL_MARGIN",
+    "Ratios",
+    "Sampler",
+    "Surprisal",
+    "moments",
+    "no_moments",
+]
 
 HEIGHTS = (3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 12.0, 14.0, 16.0, 20.0, 30.0, 50.0, 88.7)
 """Values of ref_logp - logp above which tokens are counted: verl, NeMo-RL and slime clamp at 20, exp leaves float32 at
@@ -28,6 +39,8 @@ LOWEST, PER_DECADE, BINS = -30.0, 100, 34_000  # bins of log10 k3 (2.3 % wide), 
 MOST = 700.0  # nats: exp of more leaves the float range
 GROUPS = 64  # answers are dealt to this many groups for jackknife errors of slopes
 RAISED = 0.2  # nats by which no scoring noise raises a token: renormalising after truncation only lowers ratios
+SUNK, LOST = 10.0, 20.0
+"""Nats that no few updates take from a token the sampler has just drawn: from one in a thousand, and from any. Ours."""
 SURPRISAL_MARGIN = 0.01
 """Nats per token by which mean surprisal may miss mean entropy: rounding of either; a temperature of .98 moves it more
 on text of 1 nat per token. Ours."""
@@ -57,6 +70,8 @@ class Ratios:
         Means of exp(-drawn) and exp(logp - ref_logp).
     wealth, exchanged_wealth
         Log wealth of the bets that these are above 1, per token where there are lists, else per answer.
+    own_wealth
+        The first of them for ``logp`` where the sampler's numbers are there, and drew the tokens.
     squares
         Sum of ``drawn`` squared.
     """
@@ -74,6 +89,7 @@ class Ratios:
     exchanged: Sums = field(default_factory=Sums)
     wealth: Floats = field(default_factory=no_bets)
     exchanged_wealth: Floats = field(default_factory=no_bets)
+    own_wealth: Floats = field(default_factory=no_bets)
     squares: float = 0.0
 
     def add(self, delta: Floats, good: NDArray[np.bool_]) -> None:
@@ -99,6 +115,8 @@ class Ratios:
         self.exchanged_wealth = self.exchanged_wealth + log_e_above(exchanged)
         self.drawn_heights += _above(drawn[drew])
         self.squares += float(np.square(drawn).sum())
+        if drawn is not delta:
+            self.own_wealth = self.own_wealth + log_e_above(np.where(drew, np.exp(np.minimum(-delta, MOST)), 0.0))
 
     def add_sums(self, delta: Floats, good: NDArray[np.bool_], length: Floats) -> None:
         """The log ratios of whole answers of so many tokens, where the dump has no lists."""
@@ -130,7 +148,8 @@ class Sampler:
 
     ``ratio``, ``capped``: The mean, and that of the ratio cut off at `CAP`. ``above``, ``below``: Log wealth of the
     bets that the mean is above 1, and that the capped one is below the kept mass allowed. ``raised``: Tokens likelier
-    now than when they were drawn. ``spread``, ``squares``: Sums of exp|logp - behavior_logp| and of the squared
+    now than when they were drawn; ``sunk``, ``lost``: less likely by more than `SUNK` and `LOST` nats; ``forced``:
+    certain in every digit by the sampler, and not by the policy. ``spread``, ``squares``: Sums of exp|logp - behavior_logp| and of the squared
     difference. ``slope``, ``shift``: behavior_logp on logp, and whether it fits better one position away.
     """
 
@@ -139,6 +158,9 @@ class Sampler:
     above: Floats = field(default_factory=no_bets)
     below: Floats = field(default_factory=no_bets)
     raised: int = 0
+    sunk: int = 0
+    lost: int = 0
+    forced: int = 0
     spread: float = 0.0
     squares: float = 0.0
     slope: Floats = field(default_factory=no_moments)
@@ -154,8 +176,8 @@ class Sampler:
         """Root of the mean squared difference, in nats per token."""
         return float(np.sqrt(self.squares / max(1, self.tokens)))
 
-    def add(self, logp: Floats, behavior: Floats, owner: Ints, position: Ints, group: Ints, *, rows: int) -> None:
-        """Counted tokens of some answers."""
+    def add(self, logp: Floats, behavior: Floats, owner: Ints, position: Ints, group: Ints, *, rows: int) -> Floats:
+        """Counted tokens of some answers; gives back logp - behavior_logp of each, 0 where one is not a number."""
         both = np.isfinite(behavior) & np.isfinite(logp)
         gap = np.where(both, logp - behavior, 0.0)
         ratio = np.where(both, np.exp(gap), 0.0)
@@ -164,10 +186,14 @@ class Sampler:
         self.above = self.above + log_e_above(ratio)
         self.below = self.below + log_e_below(ratio[both])
         self.raised += int((gap > RAISED).sum())
+        self.sunk += int((gap < -SUNK).sum())
+        self.lost += int((gap < -LOST).sum())
+        self.forced += int(((behavior == 0) & (gap < -RAISED)).sum())
         self.spread += float(np.exp(np.minimum(np.abs(gap[both]), MOST)).sum())
         self.squares += float(np.square(gap).sum())
         self.slope += moments(logp[both], behavior[both], group[both])
         self.shift.add(logp, behavior, both, owner, position, rows=rows)
+        return gap
 
 
 @dataclass(kw_only=True)

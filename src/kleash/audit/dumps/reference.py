@@ -124,14 +124,15 @@ def _by_label(label: NDArray[np.int64], step: Floats) -> list[NDArray[np.int64]]
     TOKENS,
     COUNTED,
     STEPS,
-    problem="t test over prompts of a tenfold fall of the mean squared log ratio that lasts",
+    problem="t test over prompts of a tenfold fall of the mean squared log ratio that lasts, or comes twice",
     chance=True,
 )
 def resume(tally: Tally, level: float) -> Finding:
     """Does the distance from the reference collapse between steps?
 
     The fall (see `FALL`) is between neighbouring steps, one-sided on the logarithm, with at least 8 prompts at each
-    step; the distance stood above scoring noise before, and at the next two steps it is still below a third of that.
+    step; the distance stood above scoring noise before, and at the next two steps it is still below a third of that, or
+    it falls so again later. One that is made good at once is ``cannot-tell``.
     Level shared by the steps. Prompts differ in how far a policy drifts on them, so without ``prompt_id`` a collapse is
     ``cannot-tell``, and so is everything where it could not have been seen: hardly any drift to lose, or hundredfold
     falls within chance.
@@ -145,21 +146,29 @@ def resume(tally: Tally, level: float) -> Finding:
         units = "prompts" if known else "answers"
         message = f"fewer than two steps with {FEWEST} {units}"
         return cannot_tell(message, fix=f"give answers of several steps to {FEWEST} prompts each")
-    largest, at, seen = _falls(means, level)
+    largest, falls, seen = _falls(means, level)
     evidence = Evidence(
         steps=steps if len(steps) <= 50 else None,
         prompts_at_each=min(m.n for m in means) if known else None,
         largest_fall=largest,
         fall_asked=FALL,
+        falls=len(falls),
         level=level,
     )
-    if at is not None:
+    if falls:
+        at = falls[0]
         high, low = (number(math.exp(m.value)) for m in means[at : at + 2])
         said = f"between steps {steps[at]} and {steps[at + 1]} the mean squared log ratio falls from {high} to {low}"
+        again = len(falls) > 1
+        said += f", and so {len(falls) - 1} times later" if again else ""
+        lasts = all(later.value < means[at].value - math.log(3) for later in means[at + 2 : at + 4])
+        if known and not (again or lasts):
+            return evidence.cannot_tell(f"{said}, and comes back", fix="score the batch of that step again")
         if not known:
             return evidence.cannot_tell(f"{said}: other prompts, or another reference", fix="give prompt_id")
         return evidence.problem(
             said,
+            *(["the reference is synchronised with the policy every so many steps"] if again else []),
             "the run was resumed and loaded the reference from the trained checkpoint",
             "the reference was replaced by the policy (a hard synchronisation)",
             "the policy was rolled back to its start",
@@ -169,12 +178,12 @@ def resume(tally: Tally, level: float) -> Finding:
     if not seen:
         message = "no step with so much drift, on so many prompts, that its loss would stand out"
         return evidence.cannot_tell(message, fix="give later steps, or more prompts per step")
-    return evidence.ok(f"no collapse of the distance from the reference over {len(means)} steps")
+    return evidence.ok(f"no tenfold fall of the distance from the reference over {len(means)} steps")
 
 
-def _falls(means: list[Estimate], level: float) -> tuple[float, int | None, bool]:
-    """Of the logarithms by step: the largest fall, after which step it is beyond chance, and if it could be seen."""
-    largest, found, seen = 0.0, None, False
+def _falls(means: list[Estimate], level: float) -> tuple[float, list[int], bool]:
+    """Of the logarithms by step: the largest fall, after which steps one is beyond chance, and if it could be seen."""
+    largest, found, seen = 0.0, list[int](), False
     for i, (before, after) in enumerate(pairwise(means)):
         limit = t_limit(level / (len(means) - 1), min(before.n, after.n) - 1)
         if before.value - limit * before.se <= math.log(2 * SCORING_NOISE**2):
@@ -182,9 +191,8 @@ def _falls(means: list[Estimate], level: float) -> tuple[float, int | None, bool
         fall = before - after
         seen = seen or limit * fall.se < math.log(100 / FALL)
         largest = max(largest, math.exp(min(fall.value, 700.0)))
-        low = all(later.value < before.value - math.log(3) for later in means[i + 2 : i + 4])
-        if fall.value - math.log(FALL) > limit * fall.se and low and found is None:
-            found = i
+        if fall.value - math.log(FALL) > limit * fall.se:
+            found.append(i)
     return largest, found, seen
 
 

@@ -15,7 +15,8 @@ from kleash.audit.chance import (
     mixture,
 )
 from kleash.audit.dumps.needs import BEHAVIOR_LOGP, ENTROPY, TOKENS
-from kleash.audit.dumps.ratios import SURPRISAL_MARGIN
+from kleash.audit.dumps.ratios import LOST, SUNK, SURPRISAL_MARGIN
+from kleash.audit.dumps.scoring import differs_at_start
 from kleash.audit.engine import check
 from kleash.audit.findings import Evidence, Finding, number
 
@@ -72,6 +73,13 @@ def truncation(tally: Tally, level: float) -> Finding:
     )
     found = f"the sampler reaches {number(capped)} of the policy's mass"
     falls = mean + 3 * plain.se < 1 - KEPT_MASS_MARGIN
+    if wealth > -math.log(level) and falls and drawn.forced >= 0.005 * drawn.tokens:
+        return evidence.problem(
+            f"{drawn.forced} counted tokens have behavior_logp 0 and are not certain: the sampler did not draw them",
+            "tool output or prompt tokens are counted as the policy's own",
+            "behavior_logp is filled with 0 where the engine gave none",
+            fix="mask every token that the policy did not draw; then read the kept mass",
+        )
     if wealth > -math.log(level) and falls and raised < 0.01:
         return evidence.problem(
             f"{found}: mean exp(logp - behavior_logp) is below 1",
@@ -90,14 +98,19 @@ def truncation(tally: Tally, level: float) -> Finding:
 
 
 @check(
-    "SAMPLER", TOKENS, BEHAVIOR_LOGP, problem="betting martingale against a mean ratio of 1, exact level", chance=True
+    "SAMPLER",
+    TOKENS,
+    BEHAVIOR_LOGP,
+    problem="betting martingale against a mean ratio of 1; at step 0 more than scoring noise; tokens 20 nats lower",
+    chance=True,
 )
 def sampler(tally: Tally, level: float) -> Finding:
     """Do sampler and scorer agree on the tokens' probabilities?
 
     Mean exp(logp - behavior_logp), scoring noise granted, above 1 says no. Samples that are some updates old keep the
     mean at 1 if their own log-probabilities are given; they only spread the ratio, and a spread above 1.05 is
-    ``cannot-tell``.
+    ``cannot-tell``. Nothing is stale at step 0, where the spread must be scoring noise, as for STEP0_KL (level shared
+    by the two); and no few updates take `SUNK` nats from one token in a thousand, or `LOST` from one.
     """
     drawn = tally.sampler
     ratio, _ = drawn.ratio.mean()
@@ -109,7 +122,9 @@ def sampler(tally: Tally, level: float) -> Finding:
         mean_exp_abs_difference=spread,
         rms_difference=drawn.rms,
         noise_mean=NOISE_MEAN,
-        detectable=detectable(error, level),
+        tokens_10_nats_lower=drawn.sunk,
+        tokens_20_nats_lower=drawn.lost,
+        detectable=detectable(error, level / 2),
         p_value=math.exp(-max(wealth, 0.0)),
         level=level,
     )
@@ -118,13 +133,29 @@ def sampler(tally: Tally, level: float) -> Finding:
         "another engine, precision or routing of experts gives the same token another probability",
         "the sampler's weights are not the policy's: stale, or not handed over",
     )
-    if wealth > -math.log(level):
+    assert tally.sampler_square is not None
+    if drawn.lost or drawn.sunk >= max(2, drawn.tokens / 1000):
+        nats, tokens = (LOST, drawn.lost) if drawn.lost else (SUNK, drawn.sunk)
+        return evidence.problem(
+            f"logp is more than {nats:g} nats below behavior_logp on {tokens} of {drawn.tokens} tokens just drawn",
+            "the trainer scores these tokens wrongly (a broken prefix, a fill value, a kernel, another routing)",
+            "the answers are from another policy than the one that scored them",
+            fix="look at these tokens; score their answers again with the sampler's own code",
+        )
+    if differs_at_start(tally, tally.sampler_square, level / 2):
+        return evidence.problem(
+            f"at step 0 logp and behavior_logp differ by more than scoring noise ({number(drawn.rms)} nats a token)",
+            "the engine holds other weights than the trainer: nothing is stale before the first update",
+            *causes[:1],
+            fix="load the same checkpoint into both and score one batch: the two must agree",
+        )
+    if wealth > -math.log(level / 2):
         return evidence.problem(
             f"{found}: the sampler's log-probabilities are not those of the law it sampled",
             *causes,
             fix="score one batch with both engines at equal weights; the differences must average to nothing",
         )
-    if not detectable(error, level) <= 0.1:
+    if not evidence["detectable"] <= 0.1:
         return evidence.cannot_tell(f"{found}, by {drawn.tokens} tokens", fix="give more answers")
     if spread > SPREAD_LIMIT:
         message = (

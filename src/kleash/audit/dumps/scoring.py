@@ -13,9 +13,13 @@ from kleash.audit.engine import check
 from kleash.audit.findings import Evidence, Finding, cannot_tell, number
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from kleash.audit.dumps.statistics import Tally
 
-__all__ = ["kl_zero", "shifted", "step0_kl", "temperature"]
+    Floats = NDArray[np.float64]
+
+__all__ = ["NOISE_GRANTED", "differs_at_start", "kl_zero", "shifted", "step0_kl", "temperature"]
 
 SLOPE_MARGIN = 0.03
 """TEMPERATURE tolerates a slope within 3 % of 1. Ours: a temperature of .97 for 1 moves no conclusion."""
@@ -103,6 +107,12 @@ def kl_zero(tally: Tally, level: float) -> Finding:
     return evidence.ok(f"policy and reference differ ({share} of the values agree in every digit)")
 
 
+def differs_at_start(tally: Tally, square: Floats, level: float) -> bool:
+    """Whether sums of squared log ratios of two scorings at step 0 are above the noise granted, beyond chance."""
+    rows = tally.at_start
+    return bool(rows.any()) and grouped_mean(square[rows], tally.n[rows]).limits(2 * level)[0] > NOISE_GRANTED
+
+
 @check(
     "STEP0_KL",
     TOKENS,
@@ -117,7 +127,7 @@ def step0_kl(tally: Tally, level: float) -> Finding:
     The lower limit of the mean squared log ratio per token must be above the noise granted (0.05 squared for each pass;
     github.com/huggingface/trl/issues/6789). Over answers; the mean of a right-skewed quantity errs to the safe side.
     """
-    rows = (tally.step == 0) & (tally.n > 0) if tally.step is not None else np.zeros(tally.rows, dtype=bool)
+    rows = tally.at_start
     square = grouped_mean(tally.square[rows], tally.n[rows])
     drift = grouped_mean(tally.delta[rows], tally.n[rows])
     ratio = grouped_mean(tally.ratio[rows], tally.n[rows])
@@ -135,7 +145,7 @@ def step0_kl(tally: Tally, level: float) -> Finding:
     if square.value == 0:
         return evidence.ok("at step 0 policy and reference agree in every digit")
     found = f"log ratios at step 0 spread by {number(spread)} nats per token, KL per token {number(drift.value)}"
-    if square.limits(2 * level)[0] > NOISE_GRANTED:
+    if differs_at_start(tally, tally.square, level):
         noisy = ratio.value - 1 > 0.25 * square.value  # noise: exp of it has mean 1 + variance / 2; other weights: 1
         dropout = "dropout was on in one of the two passes (scoring the same tokens twice then differs too)"
         weights = (
@@ -169,7 +179,7 @@ def temperature(tally: Tally, level: float) -> Finding:
     At temperature T log-probabilities are divided by T, up to a constant. Compared: the sampler's against the policy's,
     and the reference's against the policy's at step 0; level shared. The slope that noise on either side allows is the
     one between the two regressions. The sampler's weights may be some updates older: between the two margins it is
-    ``cannot-tell``. ``ok``: the slope is within 0.25 of 1.
+    ``cannot-tell``. ``ok``: the slope is within 0.25 of 1, and the reference was among what was compared.
     """
     sources = {"behavior_logp": tally.sampler.slope, "ref_logp at step 0": tally.start}
     present = {name: moments for name, moments in sources.items() if (moments[:, 0] > 0).sum() >= 16}
@@ -202,4 +212,8 @@ def temperature(tally: Tally, level: float) -> Finding:
     if wide:
         message = f"the slope is not known to within {WIDEST:g}"
         return evidence.cannot_tell(message, fix="give more answers")
-    return evidence.ok("the slope between the two sides is compatible with one temperature")
+    compared = " and ".join(present)
+    if "ref_logp at step 0" not in present:
+        message = f"{compared} and logp are at one temperature; the reference may be at another"
+        return evidence.cannot_tell(message, fix="give answers of step 0, where ref_logp must be logp")
+    return evidence.ok(f"{compared} against logp: no slope that another temperature would give")

@@ -62,7 +62,8 @@ class Tally(Parts):
     """Everything the rollout checks know of a dump. Arrays over answers have shape (rows,).
 
     ``n`` counts an answer's tokens; ``delta``, ``square`` and ``ratio`` are sums over its counted finite tokens of
-    logp - ref_logp, its square and exp(ref_logp - logp). ``drawn`` is the sum under the law that drew the tokens:
+    logp - ref_logp, its square and exp(ref_logp - logp), ``sampler_square`` that of the square of logp -
+    behavior_logp. ``drawn`` is the sum under the law that drew the tokens:
     behavior_logp - ref_logp where the dump has it. Exact ``copies`` of an answer are counted once. ``prompt`` numbers
     the prompts (-1: not given). ``probes`` are the rows with a ``probe_id``: nobody's samples, counted nowhere else.
     ``declared`` is what the run's owner says of it.
@@ -75,6 +76,7 @@ class Tally(Parts):
     square: Floats
     ratio: Floats
     surprisal_gap: Floats | None
+    sampler_square: Floats | None
     numbers: dict[str, Floats]
     prompt: Ints | None
     probes: Probes | None
@@ -105,6 +107,11 @@ class Tally(Parts):
     def probe_rows(self) -> int:
         """How many rows are probes."""
         return 0 if self.probes is None else self.probes.label.size
+
+    @property
+    def at_start(self) -> NDArray[np.bool_]:
+        """Which answers with counted tokens were drawn before the first update."""
+        return np.zeros(self.rows, dtype=bool) if self.step is None else (self.step == 0) & (self.n > 0)
 
     @property
     def step(self) -> Floats | None:
@@ -152,6 +159,7 @@ def tally(chunks: Iterable[Chunk], declared: Declared | None = None) -> Tally:
         numbers={name: joined.pop(name) for name in LABELLED if name in joined},
         prompt=joined.pop("prompt", None),
         surprisal_gap=joined.pop("surprisal_gap", None),
+        sampler_square=joined.pop("sampler_square", None),
         probes=sieve.probes,
         copies=sieve.copies,
         declared=declared or Declared(),
@@ -189,7 +197,7 @@ def _tokens(parts: Parts, chunk: Chunk) -> dict[str, Any]:
     delta = np.where(good, logp - ref, 0.0)
     law = tokens.get("behavior_logp", logp)  # tokens are the sampler's: its law has the identity, the policy's has not
     drew = good & np.isfinite(law)
-    drawn = np.where(drew, law - ref, 0.0)
+    drawn = np.where(drew, law - ref, 0.0) if law is not logp else delta
     parts.ratios.add(delta, good)
     parts.ratios.add_drawn(drawn, delta, drew)
     group = (chunk.first_row + owner) % GROUPS
@@ -206,7 +214,8 @@ def _tokens(parts: Parts, chunk: Chunk) -> dict[str, Any]:
     found["square"] = per_answer(np.square(delta))
     found["ratio"] = per_answer(np.where(good, np.exp(-delta), 0.0))
     if "behavior_logp" in tokens:
-        parts.sampler.add(logp, law, owner, active, group, rows=rows)
+        gap = parts.sampler.add(logp, law, owner, active, group, rows=rows)
+        found["sampler_square"] = per_answer(np.square(gap))
     if "entropy" in tokens:
         found["surprisal_gap"] = per_answer(parts.surprisal.add(logp, tokens["entropy"]))
     return found
