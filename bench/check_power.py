@@ -6,7 +6,9 @@
 Healthy dumps are honest samples of simulated policies with exact log-probabilities (tests/audit/simulated_dumps.py): 64
 to 4,096 answers of mean length 5 to 500, light and heavy tails of the log ratio, scoring noise of 0, 0.01 or 0.05 nats
 on every logit of policy and reference (renormalised), with and without steps, probes, padding, entropies and the
-sampler's log-probabilities, some of a sampler that is some updates old. Same seed, same table.
+sampler's log-probabilities, some of a sampler that is some updates old. Others have the shapes of real files
+(tests/audit/simulated_shapes.py), on which no threshold was set: rounded numbers, bfloat16, masked tool tokens, several
+late steps, two engines, answers of a token. Same seed, same table.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ sys.path[:0] = [str(Path(__file__).parents[1] / part) for part in ("src", "tests
 
 import numpy as np  # noqa: E402
 from simulated_dumps import FAULTS, check_rollouts, healthy  # noqa: E402
+from simulated_shapes import DUMP_SHAPES, shaped_dump  # noqa: E402
 
 ANSWERS = 512  # a batch as trainers use them: 64 prompts, 8 answers each
 
@@ -35,6 +38,12 @@ def one_healthy(seed: int) -> tuple[str, int, list[str], Counter[str]]:
     findings = check_rollouts([chunk], declared=declared)
     wrong = [f.code for f in findings if f.status == "problem"]
     return tail, int(chunk.mask.sum()), wrong, Counter(f"{f.code} {f.status}" for f in findings)
+
+
+def one_shape(seed: int) -> tuple[str, list[str]]:
+    """Shape of an honest dump of the other generator, and the codes that cried wolf."""
+    chunk, shape = shaped_dump(np.random.default_rng((9, seed)))
+    return shape, [f.code for f in check_rollouts([chunk]) if f.status == "problem"]
 
 
 def one_fault(task: tuple[str, int]) -> tuple[str, bool, list[str], list[str]]:
@@ -76,6 +85,15 @@ def main() -> int:
     false = sum(bool(wrong) for _, _, wrong, _ in well)
     print(f"{'all':<12}{n:>7}{false:>13}   {false / n:.1%}, allowed 2 %\n")
 
+    others = [one_shape(seed) for seed in range(n)]
+    print(f"{'other shapes':<12}{'dumps':>7}{'any problem':>13}   codes")
+    for shape in DUMP_SHAPES:
+        wolf = [wrong for s, wrong in others if s == shape]
+        codes = Counter(code for wrong in wolf for code in wrong)
+        print(f"{shape:<12}{len(wolf):>7}{sum(map(bool, wolf)):>13}   {dict(codes) or ''}")
+    strange = sum(bool(wrong) for _, wrong in others)
+    print(f"{'all':<12}{n:>7}{strange:>13}   {strange / n:.1%}, allowed 2 %\n")
+
     statuses: Counter[str] = sum((counts for _, _, _, counts in well), Counter())
     print(f"{'on healthy dumps':<18}{'ok':>6}{'cannot tell':>13}{'not run':>9}{'problem':>9}")
     for code in dict.fromkeys(key.split()[0] for key in statuses):
@@ -94,7 +112,7 @@ def main() -> int:
     print(f"\n{len(FAULTS)} faults at {ANSWERS} answers; {short} found in fewer than 95 %; "
           f"healthy twins with a problem: {sum(bool(row[3]) for row in ill)} of {len(ill)}")  # fmt: skip
     print(f"{time.perf_counter() - start:.0f} s", file=sys.stderr)
-    return int(false > 0.02 * n or short > 0)
+    return int(max(false, strange) > 0.02 * n or short > 0)
 
 
 if __name__ == "__main__":

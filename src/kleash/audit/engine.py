@@ -50,8 +50,9 @@ class Check(Generic[S]):
     run: Callable[[S, float], Finding]
 
     def __call__(self, subject: S, level: float) -> Finding:
-        """The finding about a subject that has all the check needs."""
-        return replace(self.run(subject, level), code=self.code)
+        """The finding about a subject that has all the check needs; an ``ok`` holds what it excluded: the rule."""
+        found = replace(self.run(subject, level), code=self.code)
+        return replace(found, evidence={**found.evidence, "excluded": self.rule}) if found.status == "ok" else found
 
 
 def check(

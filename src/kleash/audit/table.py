@@ -48,7 +48,8 @@ def _log_line(item: CheckedInput) -> str:
     said = f"{item.trainer}, {item.rows:,} rows, penalty: {facts['placement']}"
     found = facts["coefficient"]
     said += "" if found is None else f", coefficient {found['value']:.3g} ({found['from']})"
-    return said + ("" if facts["kl_last"] is None else f", last KL {facts['kl_last']:.3g} {facts['logged_kl_unit']}")
+    unit = facts["logged_kl_unit"] or "(in a unit that is not known)"
+    return said + ("" if facts["kl_last"] is None else f", last KL {facts['kl_last']:.3g} {unit}")
 
 
 def _effective(facts: dict[str, object]) -> list[RenderableType]:

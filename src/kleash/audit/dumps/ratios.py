@@ -149,8 +149,9 @@ class Sampler:
     ``ratio``, ``capped``: The mean, and that of the ratio cut off at `CAP`. ``above``, ``below``: Log wealth of the
     bets that the mean is above 1, and that the capped one is below the kept mass allowed. ``raised``: Tokens likelier
     now than when they were drawn; ``sunk``, ``lost``: less likely by more than `SUNK` and `LOST` nats; ``forced``:
-    certain in every digit by the sampler, and not by the policy. ``spread``, ``squares``: Sums of exp|logp - behavior_logp| and of the squared
-    difference. ``slope``, ``shift``: behavior_logp on logp, and whether it fits better one position away.
+    certain in every digit by the sampler, and not by the policy. ``spread``, ``squares``: Sums of
+    exp|logp - behavior_logp| and of the squared difference. ``slope``, ``shift``: behavior_logp on logp, and whether it
+    fits better one position away.
     """
 
     ratio: Sums = field(default_factory=Sums)

@@ -94,7 +94,7 @@ def truncation(tally: Tally, level: float) -> Finding:
         return evidence.cannot_tell(message, fix=fix)
     if not detectable(cut.se, level) <= DETECTABLE or capped < 1 - KEPT_MASS_MARGIN:
         return evidence.cannot_tell(f"{found}, by {drawn.tokens} tokens", fix="give more answers")
-    return evidence.ok(found)
+    return evidence.ok(f"{found}, not below {1 - KEPT_MASS_MARGIN:g}")
 
 
 @check(
@@ -207,4 +207,4 @@ def surprisal(tally: Tally, level: float) -> Finding:
         )
     if gap.n < 30 or not least <= 0.1:
         return evidence.cannot_tell(f"{found}, from {gap.n} answers", fix="give more answers, 30 at least")
-    return evidence.ok(found)
+    return evidence.ok(f"{found}: not off by more than {number(least)}")

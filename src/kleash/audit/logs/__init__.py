@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from kleash.audit.logs import (
     advantages,
     coefficient,
     controller,
+    dynamics,
     finite,
     hacking,
     kl_path,
@@ -45,11 +48,14 @@ LOG_CHECKS = checks_of(
     controller,
     kl_values,
     kl_path,
+    dynamics,
     hacking,
     advantages,
     sampler,
     upgrades,
 )
+
+AT_STEP = re.compile(r"\bstep (?=\d)")
 
 SEVERAL_RUNS = checks_of(sweep)
 """Checks of several runs together."""
@@ -91,7 +97,14 @@ def check_logs(
 
 def findings_of(view: LogView) -> list[Finding]:
     """The findings on one log."""
-    return run_checks(LOG_CHECKS, view)
+    found = run_checks(LOG_CHECKS, view)
+    return [_by_rows(finding) for finding in found] if view.log.numbered else found
+
+
+def _by_rows(finding: Finding) -> Finding:
+    """The finding about a log without steps, whose rows are numbered: they are called rows."""
+    fix = None if finding.fix is None else AT_STEP.sub("row ", finding.fix)
+    return replace(finding, message=AT_STEP.sub("row ", finding.message), fix=fix)
 
 
 def _checked(view: LogView) -> CheckedInput:

@@ -39,7 +39,7 @@ def advantages(view: LogView, level: float) -> Finding:
             "the judge gives few distinct scores",
             fix="drop such groups, penalty included, or mix in prompts of middling difficulty",
         )
-    return evidence.ok(text)
+    return evidence.ok(f"{text}, not most")
 
 
 def _without_spread(view: LogView) -> tuple[float, str] | None:

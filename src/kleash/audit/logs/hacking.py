@@ -83,7 +83,7 @@ def hacking(view: LogView, level: float) -> Finding:
     if up > 2 * up_se and not moved > 2 * moved_se:
         message = f"{text}: the judge may have gained, gold's change is within its noise"
         return evidence.cannot_tell(message, fix="score more gold, or wait")
-    return evidence.ok(text)
+    return evidence.ok(f"{text}: gold neither stands still nor falls under it")
 
 
 def _in_common(view: LogView) -> tuple[Series, Series]:
@@ -186,5 +186,5 @@ def agreement(view: LogView, level: float) -> Finding:
                 "the policy writes answers on which the judge no longer tells good from bad",
                 fix="stop here or refresh the judge on the policy's own answers",
             )
-        best = best or evidence.ok(f"{name} {words}")
+        best = best or evidence.ok(f"{name} {words}: no fall of .03 beyond its noise")
     return best or cannot_tell("too few rows with an agreement")

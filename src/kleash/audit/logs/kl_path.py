@@ -7,7 +7,7 @@ bench/check_logs_power.py on simulated logs; tests that depend on noise are made
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.ndimage import minimum_filter1d
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from kleash.audit.logs.view import LogView
     from kleash.estimates import Floats
 
+    Share = tuple[float, float]
+
 __all__ = ["collapse", "kl_growth", "kl_jump", "kl_spike", "resume"]
 
 JUMP, SPIKE, FALL = 10.0, 100.0, 10.0
@@ -29,6 +31,8 @@ FLOOR_TOKEN, FLOOR_ANSWER = 0.02, 1.0
 """KL below this is early training: there any factor is a matter of course."""
 IMPOSSIBLE = 20.0
 """Nats per token above which no mean of a language model's log ratios lies (exp(-20) is one token in 5e8)."""
+CHEAP = 0.25
+"""Share of the gain that the root of the KL would give, below which growth buys next to nothing. Ours."""
 REFERENCE_LOST = (
     "the reference was loaded from the checkpoint that was resumed",
     "the reference was synchronised with the policy",
@@ -43,9 +47,16 @@ def resume(view: LogView, level: float) -> Finding:
     segments = int(np.unique(x.segment).size)
     evidence = Evidence(segments=segments, limit=FALL)
     found = _first_break(view)
+    zeros = int((x.values[x.size // 2 :] == 0).sum())
+    if found is None and view.signed and zeros > max(2, 0.05 * x.size):
+        cut = f"{view.kl.key if view.kl else 'kl'} is exactly 0 in {zeros} rows of the second half"
+        text = f"{cut}: an estimate that is clamped at 0, as KTO's is, says nothing of the distance there"
+        return evidence.cannot_tell(text, fix="log the KL of sampled answers")
     if found is None:
         return evidence.ok(
-            f"KL continues over {segments - 1} restarts" if segments > 1 else "no row's KL falls to a tenth"
+            f"no tenfold change of the KL at {segments - 1} restarts"
+            if segments > 1
+            else "no row's KL falls to a tenth"
         )
     row, before, now = found
     at, fell, moves = f"at step {x.step[row]:g}", now < before, view.settings.reference_moves
@@ -63,7 +74,7 @@ def resume(view: LogView, level: float) -> Finding:
 def _first_break(view: LogView) -> tuple[int, float, float] | None:
     """The first row at which the KL falls to a tenth or rises tenfold, and the KL before and after it."""
     x = view.per_token
-    floor, grain = view.level(0.001, 0.05), view.kl_grain
+    floor, grain = max(view.level(0.001, 0.05), 5 * view.kl_noise), view.kl_grain
     moved = (FALL * x.values[1:] < x.values[:-1]) | (x.segment[1:] != x.segment[:-1])
     for i in np.flatnonzero(moved[1:]) + 2:
         restart = bool(x.segment[i] != x.segment[i - 1])
@@ -98,12 +109,12 @@ def kl_jump(view: LogView, level: float) -> Finding:
         return cannot_tell(f"{x.size} rows with a KL", fix="give several rows")
     worst, at, before = 0.0, -1, 0.0
     for i in np.flatnonzero(x.values[1:] >= JUMP * x.values[:-1]) + 1:
-        past = x.values[max(0, i - 8) : i]
+        past = np.abs(x.values[max(0, i - 8) : i])
         past = past[x.segment[max(0, i - 8) : i] == x.segment[i]]
         if not past.size or x.values[i] < floor:
             continue
         base = max(float(past.max()) + view.kl_grain, 0.01 * floor)
-        if x.values[i] < JUMP * base:
+        if x.values[i] < max(JUMP * base, 5 * view.kl_noise):
             continue
         base = max(base, _trend(past))
         after = x.values[i + 1 : i + 3]
@@ -175,19 +186,25 @@ def kl_spike(view: LogView, level: float) -> Finding:
     for i in np.flatnonzero((x.values >= floor) & (x.values > SPIKE * least)):
         around = np.concatenate([x.values[max(0, i - 5) : i], x.values[i + 1 : i + 6]])
         base, after = float(np.median(around)), x.values[i + 1 : i + 3]
-        if base > 0 and x.values[i] > SPIKE * base and (not after.size or after.min() < 0.1 * x.values[i]):
+        if (
+            0 < base < x.values[i] / SPIKE
+            and x.values[i] > 8 * view.kl_noise
+            and (not after.size or after.min() < 0.1 * x.values[i])
+        ):
             evidence |= {"around": base, "step": float(x.step[i]), "largest": float(x.values[i])}
             text = f"KL {number(x.values[i])} at step {x.step[i]:g}, {number(x.values[i] / base)} times "
             return evidence.problem(text + "the rows around it", *causes, fix=fix)
     return evidence.ok(f"no row is {number(SPIKE)} times the rows around it")
 
 
-@check("KL_GROWTH", KL, problem="doubles faster than linearly (z test) without gain", chance=True)
+@check("KL_GROWTH", KL, problem="doubles faster than linearly (z test) and buys next to nothing", chance=True)
 def kl_growth(view: LogView, level: float) -> Finding:
     """Does the KL run away while the score stands?
 
     From the middle of the run to its end the KL at least doubles, faster than the steps to the power 1.5 (on its
-    logarithm), and the judge's score does not measurably rise.
+    logarithm), and the judge's score does not measurably rise, or by less than `CHEAP` of what it rose before times
+    ``sqrt(KL now / KL then) - 1``: a gain grows like the root of the KL at best (Gao et al. 2023, arXiv 2210.10760). Or
+    it so runs past 1 nat per token (50 per answer) before the middle.
     """
     x = view.per_token
     positive = x.values > 0
@@ -197,50 +214,59 @@ def kl_growth(view: LogView, level: float) -> Finding:
         return evidence.cannot_tell(
             f"{int(positive.sum())} rows with a KL above 0{told}", fix="give twenty rows or more"
         )
-    logs = np.log(x.values[positive])
-    n = logs.size
-    middle, end = slice(int(0.4 * n), int(0.6 * n)), slice(int(0.8 * n), n)
-    rise = float(np.median(logs[end]) - np.median(logs[middle]))
-    size = max(1, int(0.2 * n))
-    own = Series(rows=x.rows[positive], step=x.step[positive], segment=x.segment[positive], values=logs)
-    error = 1.2533 * own.lasting(size) * math.sqrt(2)  # of two medians
-    steps = x.step[positive]
-    start = float(x.step[0])
-    power = 1.5 * math.log((float(np.median(steps[end])) - start + 1) / (float(np.median(steps[middle])) - start + 1))
-    judge, judge_error = _late_gain(view)
-    evidence |= {
-        "rise": math.exp(rise),
-        "superlinear_from": math.exp(power),
-        "kl_end": float(math.exp(np.median(logs[end]))),
-        "reward_gain": judge,
-        "reward_gain_se": judge_error,
-        "level": level,
-    }
-    z = z_limit(level / 2)
-    large = math.exp(float(np.median(logs[end]))) > view.level(FLOOR_TOKEN, FLOOR_ANSWER)
-    runs_away = rise > math.log(2) and rise - z * error > power and large
-    grew = f"KL grew {number(math.exp(rise))} times from the middle to the end{told}"
-    if runs_away and (judge is None or judge_error is None):
+    if view.signed and positive[1:].mean() < 0.9:
+        message = (
+            f"{number(100 * (1 - positive.mean()))} % of rows are not above 0: chance moves the KL more than it grows"
+        )
+        return evidence.cannot_tell(message, fix="average several rows, or log k3")
+    own = Series(
+        rows=x.rows[positive], step=x.step[positive], segment=x.segment[positive], values=np.log(x.values[positive])
+    )
+    early = _stretch(view, own, (0.1, 0.3), (0.4, 0.6), level)
+    late = _stretch(view, own, (0.4, 0.6), (0.8, 1.0), level)
+    wild = early["runs_away"] and early["kl_end"] > view.level(1.0, 50.0)
+    found, where = (early, "before the middle") if wild else (late, "from the middle to the end")
+    evidence |= {name: value for name, value in found.items() if name != "runs_away"} | {"level": level}
+    judge, error = found["reward_gain"], found["reward_gain_se"]
+    grew = f"KL grew {number(found['rise'])} times {where}{told}"
+    if found["runs_away"] and (judge is None or error is None):
         return evidence.cannot_tell(f"{grew}; no reward to hold it against")
-    if runs_away and judge is not None and judge_error is not None and judge < 2 * judge_error:
+    if found["runs_away"] and judge < max(2 * error, found["reward_gain_due"]):
         return evidence.problem(
             f"{grew}, faster than linearly, and the judge's score moved by {number(judge)}",
             "past the frontier: drift that buys nothing",
             "one answer for every prompt (mode collapse)",
-            "the learning rate is too large, beta too small",
+            f"the learning rate is too large{', beta too small' if view.settings.beta != 0 else ''}",
             fix="stop where the score stopped rising; raise beta or lower the learning rate",
         )
-    return evidence.ok(grew)
+    worth = (
+        "faster than linearly, and the judge's score pays for it" if found["runs_away"] else "not faster than linearly"
+    )
+    return evidence.ok(f"{grew}: {worth}")
 
 
-def _late_gain(view: LogView) -> tuple[float | None, float | None]:
-    """Change of the judge's score over the second half of the run, with its standard error."""
+def _stretch(view: LogView, logs: Series, before: Share, after: Share, level: float) -> dict[str, Any]:
+    """How the logarithm of the KL moves between two shares of the run, whether it runs away, and what that bought."""
+    (a, b), (c, d) = before, after
+    rise = float(np.median(logs.window(c, d)) - np.median(logs.window(a, b)))
+    error = 1.2533 * logs.lasting(max(1, int(0.2 * logs.size))) * math.sqrt(2)  # of two medians
+    steps = [np.median(logs.step[int(p * logs.size) : max(int(q * logs.size), 1)]) for p, q in (before, after)]
+    start = float(view.per_token.step[0])
+    power = 1.5 * math.log((float(steps[1]) - start + 1) / (float(steps[0]) - start + 1))
+    end = float(math.exp(np.median(logs.window(c, d))))
+    large = end > view.level(FLOOR_TOKEN, FLOOR_ANSWER)
+    found: dict[str, Any] = {"rise": math.exp(rise), "superlinear_from": math.exp(power), "kl_end": end}
+    found["runs_away"] = rise > math.log(2) and rise - z_limit(level / 4) * error > power and large
     r = view.reward
     if r.size < 10:
-        return None, None
-    middle, end = r.window(0.4, 0.6), r.window(0.8, 1.0)
-    error = math.hypot(r.error(middle.size), r.error(end.size))
-    return float(end.mean() - middle.mean()), error
+        return found | {"reward_gain": None, "reward_gain_se": None, "reward_gain_due": None}
+    first, middle, last = r.window(0.0, a), r.window(a, b), r.window(c, d)
+    earned = max(float(middle.mean() - first.mean()), 0.0)
+    return found | {
+        "reward_gain": float(last.mean() - middle.mean()),
+        "reward_gain_se": math.hypot(r.error(middle.size), r.error(last.size)),
+        "reward_gain_due": CHEAP * earned * math.expm1(max(rise, 0.0) / 2),
+    }
 
 
 def _shape(x: Series) -> Evidence:
@@ -262,12 +288,17 @@ def _shape(x: Series) -> Evidence:
     return found
 
 
-@check("COLLAPSE", REWARD, problem="half of the gain lost (z test), KL or length changed twofold", chance=True)
+@check(
+    "COLLAPSE",
+    REWARD,
+    problem="half of the gain, or a tenth of the start, lost (z test); KL or length changed twofold",
+    chance=True,
+)
 def collapse(view: LogView, level: float) -> Finding:
     """Does the score fall back as KL or length moves?
 
     From its best window to the end the score also loses a tenth of itself and four times its noise (corrected for the
-    choice of the best).
+    choice of the best). Where the score has fallen from the start by half of itself, nothing else must have moved.
     """
     r = view.reward
     if r.size < 10:
@@ -300,12 +331,17 @@ def collapse(view: LogView, level: float) -> Finding:
         if ratio > 2 or (name == "length" and ratio < 0.5):
             moved.append(f"{name} {number(ratio)} times")
     text = f"reward {number(means[best])} at best, {number(means[-1])} at the end"
-    if fallen and moved and drop > 0.1 * abs(float(means[best])):
+    since = float(means[0] - means[-1])
+    lost = fallen and since > 0.5 * abs(float(means[0])) and since > max(z * noise, 4 * noise)
+    leash = view.settings.beta != 0 and (view.kl is not None or view.trainer.implicit)
+    if (fallen and moved and drop > 0.1 * abs(float(means[best]))) or lost:
         return evidence.problem(
-            f"{text}, {' and '.join(moved)} meanwhile",
+            f"{text}, {' and '.join(moved)} meanwhile" if moved else f"{text}, below the start",
             "the policy has left what the judge can score: over-optimisation",
             "too long or too short answers",
             "learning rate or samples too old",
-            fix=f"go back to step {evidence['best_step']:g}; raise beta",
+            fix=f"go back to step {evidence['best_step']:g}; {'raise beta' if leash else 'lower the learning rate'}",
         )
-    return evidence.ok(text)
+    if fallen:
+        return evidence.cannot_tell(f"{text}: fallen, and neither KL nor length shows why", fix="log KL and length")
+    return evidence.ok(f"{text}: no fall beyond half of the gain and its noise")

@@ -10,7 +10,8 @@ import numpy as np
 from kleash.audit.chance import SCORING_NOISE
 from kleash.audit.engine import check
 from kleash.audit.findings import Evidence, Finding, cannot_tell, number
-from kleash.audit.logs.needs import KL, MOVES
+from kleash.audit.logs.needs import KL, MOVES, STARTS
+from kleash.audit.logs.view import series
 from kleash.trainers import TABLE
 
 if TYPE_CHECKING:
@@ -23,6 +24,15 @@ STEP0_PER_TOKEN = 0.02
 """Nats per token that the first row may show. Ours: scoring noise of 0.05 gives 0.00125, one update little more;
 .03 was called too large for a 4B model (PrimeIntellect-ai/prime-rl issue 2671)."""
 STEP0_PER_ANSWER = 1.0
+LATE, REACH, DPO_REWARD = 5.0, 1e-4, 0.1
+"""Of a first row after some steps: times the limit above, and how far each weight may have moved by then (weights are
+some hundredths); and of DPO a reward, beta times nats of an answer. Ours."""
+START_CAUSES = (
+    "the reference is not the model that training starts from (the base model, an adapter left on or off)",
+    "dropout is on while log-probabilities are scored",
+    "temperature or precision differ between policy and reference",
+)
+START_FIX = "score one text with both models before training: the log-probabilities must agree"
 FLOAT32, BFLOAT16 = 2.0**-22, 2.0**-8
 """How far below 0 the k3 of a token, exp(x) - x - 1, may come out: the spacing of the numbers near 1, four units of it
 in float32 (a batch of 2,000 tokens gave -7e-10)."""
@@ -80,7 +90,7 @@ def kl_negative(view: LogView, level: float) -> Finding:
         )
     if allowed < math.log(level):
         return evidence.problem(f"{mean}: a KL cannot be negative", *NEGATIVE_CAUSES, fix=NEGATIVE_FIX)
-    return evidence.ok(mean)
+    return evidence.ok(f"{mean}: not negative beyond chance")
 
 
 def _never_below_0(kl: KLColumn, least: float, grant: float, evidence: Evidence) -> Finding:
@@ -155,12 +165,17 @@ def _dpo_zero(view: LogView, causes: tuple[str, ...], fix: str) -> Finding:
     return evidence.ok(f"the loss leaves ln 2 ({number(x[-1])})")
 
 
-@check("STEP0_KL", KL, problem="first row, of step 0 or 1, above 0.02 nats per token")
+@check("STEP0_KL", STARTS, problem="first row, of step 0 or 1, above 0.02 nats per token; a later one as below")
 def step0_kl(view: LogView, level: float) -> Finding:
     """Is the policy its reference at the start?
 
     Of a plain table: of step 0. 1 nat per answer without a length. A log without steps may begin anywhere: cannot-tell.
+    Where the first row comes later it must be above `LATE` times that, at the level that the next rows keep, and the
+    steps before it too small for it: the learning rate times their number, which is how far Adam moves a weight, below
+    `REACH`. Of DPO: its rewards, which are beta times a log ratio, above `DPO_REWARD`.
     """
+    if view.trainer.logs_no_kl:
+        return _dpo_start(view)
     x = view.per_token
     first = float(x.step[0])
     gap = float(x.step[1] - x.step[0]) if x.size > 1 else 1.0
@@ -168,6 +183,12 @@ def step0_kl(view: LogView, level: float) -> Finding:
     limit = view.level(STEP0_PER_TOKEN, STEP0_PER_ANSWER)
     unit = "nats per token" if view.token_unit else "nats per answer"
     evidence = Evidence(step=first, kl=value, limit=limit, unit=unit)
+    if (first > 1 or (first == 1 and gap > 5)) and _already_there(view, limit):
+        return evidence.problem(
+            f"KL {number(value)} {unit} at step {first:g}, the first logged, and level from there on",
+            *START_CAUSES,
+            fix=START_FIX,
+        )
     if first > 1 or (first == 1 and gap > 5):
         message = f"the first row with a KL is of step {first:g}"
         return evidence.cannot_tell(message, fix="log the first step")
@@ -178,9 +199,35 @@ def step0_kl(view: LogView, level: float) -> Finding:
     if abs(value) > limit:
         return evidence.problem(
             f"KL {number(value)} {unit} at step {first:g}, before the policy has moved",
-            "the reference is not the model that training starts from (the base model, an adapter left on or off)",
-            "dropout is on while log-probabilities are scored",
-            "temperature or precision differ between policy and reference",
-            fix="score one text with both models before training: the log-probabilities must agree",
+            *START_CAUSES,
+            fix=START_FIX,
         )
-    return evidence.ok(f"KL {number(value)} {unit} at step {first:g}")
+    return evidence.ok(f"KL {number(value)} {unit} at step {first:g}, not above {number(limit)}")
+
+
+def _already_there(view: LogView, limit: float) -> bool:
+    """Whether the first rows stand at one level, too high for the steps before them."""
+    x, rate = view.per_token, view.raw("learning_rate", "actor/lr", "lr")
+    if x.size < 6 or rate is None or view.log.numbered or not np.isfinite(rate[: x.rows[0] + 1]).any():
+        return False
+    first, after = float(x.values[0]), float(np.median(x.values[1:6]))
+    near = float(np.nanmax(rate[: x.rows[0] + 1])) * float(x.step[0]) <= REACH
+    return near and first > LATE * limit and 0.5 * first < after < 1.5 * first
+
+
+def _dpo_start(view: LogView) -> Finding:
+    keys = [key for name in ("chosen", "rejected", "margins") if (key := view.key(f"rewards/{name}")) is not None]
+    seen = {key: series(view.log, view.raw(key)) for key in keys}
+    seen = {key: x for key, x in seen.items() if x.size}
+    if not seen:
+        return cannot_tell("DPO's rewards have no number")
+    key = max(seen, key=lambda k: abs(float(seen[k].values[0])))
+    first, value = float(seen[key].step[0]), float(seen[key].values[0])
+    evidence = Evidence(step=first, reward=value, limit=DPO_REWARD, column=key)
+    if view.log.numbered or first > 1:
+        return evidence.cannot_tell(f"the first row is of step {first:g}", fix="log the first step")
+    if abs(value) > DPO_REWARD:
+        return evidence.problem(
+            f"{key} is {number(value)} at step {first:g}, before the policy has moved", *START_CAUSES, fix=START_FIX
+        )
+    return evidence.ok(f"{key} is {number(value)} at step {first:g}, not above {DPO_REWARD:g}")

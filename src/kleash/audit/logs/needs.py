@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
+
 from kleash.audit.engine import Need
 from kleash.audit.logs.view import LogView
 from kleash.trainers import TRAINERS
@@ -27,7 +29,10 @@ def _components(view: LogView) -> str:
 CUT = tuple(dict.fromkeys(key for trainer in TRAINERS.values() for key in trainer.cut))
 """Share of answers cut at the limit, under every trainer's name."""
 
-MISMATCH = {key: limit for trainer in TRAINERS.values() for key, limit in trainer.mismatch.items()}
+_ALARM = (0.01, "tinker-feedback issue 22 alarms at .01")
+MISMATCH = {key: limit for trainer in TRAINERS.values() for key, limit in trainer.mismatch.items()} | {
+    f"{stem}/kl": _ALARM for stem in ("rollout_correction", "rollout_corr")
+}
 """Engine against trainer: what the median row may show, and who says so."""
 
 KL: Need[LogView] = Need(
@@ -49,8 +54,19 @@ ADVANTAGES = _columns(
     "critic/advantages/mean",
     "advantages/mean",
 )
+UPDATES: Need[LogView] = Need(
+    words="a loss, gradient, ratio or old-policy KL",
+    met=lambda v: any(re.search(r"loss|grad_norm|ratio|ppo_kl|approx_?kl", key.lower()) for key in v.log.raw),
+)
+ENTROPY: Need[LogView] = Need(
+    words="an entropy", met=lambda v: v.log.entropy is not None and bool(np.isfinite(v.log.entropy).any())
+)
 ENDINGS = _columns("a count of end tokens or of cut answers", "val/num_eos_tokens", *CUT)
 AGREEMENT: Need[LogView] = Need(
     words="a column with the agreement of judge and gold within prompts", met=lambda v: bool(agreements(v))
+)
+STARTS: Need[LogView] = Need(
+    words="a KL against the reference, or DPO's rewards",
+    met=lambda v: KL.met(v) or (v.trainer.logs_no_kl and v.key("rewards/chosen", "rewards/margins") is not None),
 )
 MOVES: Need[LogView] = Need(words="a KL, or a DPO loss", met=lambda v: v.kl is not None or v.trainer.logs_no_kl)

@@ -123,6 +123,8 @@ def _in_loss(view: LogView) -> tuple[bool | None, str]:
     if by_parts is not None:
         return by_parts
     kl = view.key(shows.kl_in_loss)
+    if kl is not None and _measured(view):
+        return False, f"{kl} is a measure: the loss with it and the policy loss are equal"
     if kl is not None:
         if settings.beta == 0 and not recover(view).resolved:
             return False, f"{settings.beta_key} is 0: {kl} is shown and not trained on"
@@ -132,6 +134,20 @@ def _in_loss(view: LogView) -> tuple[bool | None, str]:
     if view.trainer is not TABLE:
         return False, "the log has no kl_loss"
     return _as_mapped(view, "loss")
+
+
+def _measured(view: LogView) -> bool:
+    """Whether a total loss beside the policy loss is that loss, though beta * KL would show in its digits."""
+    policy = view.key(*view.trainer.columns.losses.get("policy", ()))
+    totals = [key for key in view.log.raw if key.rpartition("/")[2] in ("total_loss", "loss") and key != policy]
+    beta = view.settings.beta or (float(np.median(view.coefficient.values)) if view.coefficient.size else 1.0)
+    return any(_differ(view, key, policy) is False and not _under(view, key, policy, beta) for key in totals)
+
+
+def _under(view: LogView, first: str, second: str | None, beta: float) -> bool:
+    """Whether beta * KL is below what the digits of two columns, the losses, show."""
+    grant = sum(float(np.nanmedian(view.error(key, np.asarray(view.log.raw[key])))) for key in (first, second) if key)
+    return float(np.median(np.abs(view.kl_series.values))) * beta < 2 * SHAPE * grant
 
 
 def _not_zero(view: LogView, key: str | None) -> tuple[bool | None, str]:
@@ -216,9 +232,14 @@ def placement(view: LogView, level: float) -> Finding:
             "both options are on",
             fix="switch one of the two off",
         )
-    wants = settings.beta is not None and settings.beta > 0 and settings.where != "none"
+    on = settings.where in ("loss", "reward", "both")
+    wants = settings.where != "none" if settings.beta else on and settings.beta is None
     if found.where == "none" and wants:
-        said = f"{settings.beta_key} is {number(settings.beta or 0.0)}"
+        said = (
+            f"{settings.beta_key} is {number(settings.beta)}"
+            if settings.beta
+            else f"the {settings.where} is to have one"
+        )
         return evidence.problem(
             f"{said} and no penalty is in the loss or in the reward ({why}): no leash",
             "the coefficient is not passed on to the trainer",

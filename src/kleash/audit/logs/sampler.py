@@ -26,14 +26,15 @@ ratio is exp(.477) = 1.6 at most in trl issue 6789."""
 def endings(view: LogView, level: float) -> Finding:
     """Do answers end?
 
-    In the median row.
+    In the median row, of the run or of its last fifth.
     """
     ends, cut = series(view.log, view.raw("val/num_eos_tokens")), series(view.log, view.raw(*CUT))
     if ends.size:
         evidence = Evidence(end_tokens=float(ends.values.sum()), rows=ends.size)
-        if not ends.values.any():
+        last = ends.window(0.8, 1.0)
+        if not last.any():
             return evidence.problem(
-                f"no answer of {ends.size} rows ends: num_eos_tokens is 0",
+                f"no answer of the last {last.size} rows ends: num_eos_tokens is 0",
                 "the end token is not the one the trainer looks for",
                 "the response length is too short",
                 fix="set the end token of tokenizer and generation; allow longer answers",
@@ -41,16 +42,17 @@ def endings(view: LogView, level: float) -> Finding:
         return evidence.ok(f"{number(ends.values.mean())} end tokens a row")
     if not cut.size:
         return cannot_tell("the log counts neither end tokens nor cut answers")
-    share = float(np.median(cut.values))
-    evidence, text = Evidence(cut=share), f"{number(100 * share)} % of answers are cut at the limit"
-    if share > 0.95:
+    share, late = float(np.median(cut.values)), float(np.median(cut.window(0.8, 1.0)))
+    evidence, text = Evidence(cut=share, cut_late=late), f"{number(100 * share)} % of answers are cut at the limit"
+    text += f", {number(100 * late)} % at the end" if abs(late - share) > 0.1 else ""
+    if max(share, late) > 0.95:
         return evidence.problem(
             text,
             "the limit is too short",
             "the end token is suppressed or unknown",
             fix="allow longer answers, check the end token",
         )
-    return evidence.ok(text)
+    return evidence.ok(f"{text}, not above 95 % in run or last fifth")
 
 
 @check("TRUNCATION", RATIO, problem="mean importance ratio below .99 (t limit), none near the cap", chance=True)
@@ -88,7 +90,7 @@ def kept_mass(view: LogView, level: float) -> Finding:
             "ratios are cut off before they are averaged",
             fix="sample at top_p 1, top_k off; or score with the same truncation",
         )
-    return evidence.ok(f"mean importance ratio {number(estimate.value)}")
+    return evidence.ok(f"mean importance ratio {number(estimate.value)}, not below .99")
 
 
 @check("SAMPLER", ENGINE, problem="median row above the source's limit")

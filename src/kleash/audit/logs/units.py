@@ -11,11 +11,16 @@ from kleash.audit.findings import Evidence, Finding, cannot_tell, number
 from kleash.audit.logs.coefficient import recover
 from kleash.audit.logs.needs import KL, LOSS
 from kleash.audit.logs.placement import placed
+from kleash.audit.logs.ratio_fit import fit_ratio
 
 if TYPE_CHECKING:
     from kleash.audit.logs.view import LogView
 
 __all__ = ["kl_unit", "loss_explained", "penalty_unit"]
+
+
+EXACT = 0.01
+"""Disagreement of rows, as a share of the typical loss, up to which it is the penalty and nothing else. Ours."""
 
 
 def penalty_unit(view: LogView) -> str | None:
@@ -106,4 +111,15 @@ def loss_explained(view: LogView, level: float) -> Finding:
         share = float(np.nanmedian(np.abs(found.fit.value * kl))) / size if size > 0 else np.inf
         evidence |= {"share": share}
         return evidence.ok(f"the penalty is {number(share)} of the loss")
+    alone = fit_ratio(
+        loss,
+        view.kl.values,
+        target_error=view.error(key, loss),
+        regressor_error=view.error(view.kl.key, np.asarray(view.kl.values)),
+        relative=1e-3,
+    )
+    if alone is not None and alone.rows >= 10 and alone.slack <= EXACT and alone.lo > 0:
+        evidence |= {"beta": alone.value, "beta_lo": alone.lo, "beta_hi": alone.hi}
+        text = f"the loss is nothing but beta KL: {number(alone.value)} * {view.kl.key} in each of {alone.rows} rows"
+        return evidence.ok(f"{text}, so its policy term is 0")
     return evidence.cannot_tell("the loss has other terms than the penalty, which the log does not tell apart")

@@ -181,6 +181,16 @@ class LogView:
         return series(self.log, np.asarray(kl.values) / np.asarray(self.log.length))
 
     @cached_property
+    def signed(self) -> bool:
+        """Whether the main KL is an estimate that chance takes to 0 and below (or is cut off there), as k1 is."""
+        return bool((self.per_token.values[1:] <= 0).sum() > 0.02 * self.per_token.size)
+
+    @cached_property
+    def kl_noise(self) -> float:
+        """How far chance moves a row of `per_token`, where the estimate is signed; 0 where factors tell it."""
+        return self.per_token.noise() if self.signed else 0.0
+
+    @cached_property
     def kl_grain(self) -> float:
         """How far rounding may have moved a row of the main KL, half its last place, in the unit of `per_token`."""
         kl = self.kl
