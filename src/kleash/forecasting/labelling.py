@@ -34,10 +34,10 @@ def chosen_by(samples: Samples) -> str | None:
 
     Notes
     -----
-    Where no probability is stated, labels are m of K at random in each prompt (and source). Their sum of ranks within prompts, and
-    of distances from the middle rank, have known mean and variance m (K - m) / (K - 1) s^2 over all such choices (s^2
-    the mean square of a prompt's centred ranks). Prompts, by the share that is labelled, are held against the mean
-    and the SD of their scores by rank correlation, of variance 1 / (P - 1) over permutations.
+    Where no probability is stated, labels are m of K at random in each prompt (and source). Their sum of ranks within
+    prompts, and of distances from the middle rank, have known mean and variance m (K - m) / (K - 1) s^2 over all such
+    choices (s^2 the mean square of a prompt's centred ranks). Prompts, by the share that is labelled, are held against
+    the mean and the SD of their scores by rank correlation, of variance 1 / (P - 1) over permutations.
 
     With probabilities pi each label stands for 1 / pi answers: sum x / pi over labels less sum x over all, x the same
     ranks, has mean 0 and variance sum (1 - pi) / pi^2 x^2 over labels. Labels by choice are fine then, if the choice
@@ -52,13 +52,14 @@ def chosen_by(samples: Samples) -> str | None:
     labelled = ~np.isnan(grouped.gold)
     rank, distance = _ranks(grouped)
     stated = samples.label_probability is not None
+    limit = _LIMIT_OF_STATED if stated else _LIMIT
     words = "labelled answers score {} within their prompts", "labelled answers lie {} the middle of their prompts"
     ways = ("higher", "lower"), ("farther from", "nearer to")
     for x, word, way in zip((rank, distance), words, ways, strict=True):
         z = _of_stated(grouped, labelled, x) if stated else _within(grouped, labelled, x)
-        if abs(z) > (_LIMIT_OF_STATED if stated else _LIMIT):
+        if abs(z) > limit:
             return f"the judge's score: {word.format(way[0] if z > 0 else way[1])} (z {z:.1f})"
-    return _prompts_chosen_by(samples, ~np.isnan(samples.gold))
+    return _prompts_chosen_by(samples, ~np.isnan(samples.gold), limit)
 
 
 def _ranks(samples: Samples) -> tuple[Floats, Floats]:
@@ -98,7 +99,7 @@ def _of_stated(samples: Samples, labelled: NDArray[np.bool_], x: Floats) -> floa
     return float(((x[labelled] / pi).sum() - x.sum()) / np.sqrt(total)) if total > 0 else 0.0
 
 
-def _prompts_chosen_by(samples: Samples, labelled: NDArray[np.bool_]) -> str | None:
+def _prompts_chosen_by(samples: Samples, labelled: NDArray[np.bool_], limit: float) -> str | None:
     """What the labelled prompts were chosen by; None if they look like the others."""
     starts, size = samples.offsets[:-1], samples.counts
     inverse = 1.0 if samples.label_probability is None else 1.0 / np.where(labelled, samples.label_probability, 1.0)
@@ -107,7 +108,7 @@ def _prompts_chosen_by(samples: Samples, labelled: NDArray[np.bool_]) -> str | N
     sd = np.sqrt(np.add.reduceat(_centred(samples, samples.reward) ** 2, starts) / size)
     for x, word in ((mean, "score higher"), (sd, "differ more in score")):
         z = _correlation(share, x)
-        if abs(z) > _LIMIT:
+        if abs(z) > limit:
             way = "more" if z > 0 else "fewer"
             return f"prompt: those whose answers {word} have {way} labels (z {z:.1f})"
     return None

@@ -46,9 +46,9 @@ def counted_once(samples: Samples) -> tuple[Samples, tuple[str, ...]]:
 
     Notes
     -----
-    Answers to one prompt from one source are told apart by their texts; without texts by reward, and gold if all have it. Three tests, each an
-    e-value (expectation at most 1 over honest draws, whatever the reference; Vovk and Wang 2021), multiplied over
-    prompts as ``1 - f + f S`` for a share f of prompts affected:
+    Answers to one prompt from one source are told apart by their texts; without texts by reward, and gold if all have
+    it. Three tests, each an e-value (expectation at most 1 over honest draws, whatever the reference; Vovk and Wang
+    2021), multiplied over prompts as ``1 - f + f S`` for a share f of prompts affected:
 
     - *Multiples.* Each of d different answers came a multiple of m times: S = 2^(d // 2). Draws of two answers that
       both came are split binomially, and of the splits 1, ..., n - 1 multiples of m have at most half the mass, since
@@ -71,7 +71,7 @@ def counted_once(samples: Samples) -> tuple[Samples, tuple[str, ...]]:
         keep[order] = counts.kept(grouped, hit, m)
         told.append(_sentence(hit, f"every answer came {m} times, or a multiple of it, which chance does not do"))
     elif _e_value(counts.side_by_side()) >= _EVIDENCE:
-        hit = counts.side_by_side() > 0
+        hit = counts.together & (counts.different > 1)
         keep[order] = counts.kept(grouped, hit, None)
         told.append(_sentence(hit, "copies of an answer stand side by side, which chance does not do"))
     twin = _twins(grouped, keys, counts)
@@ -145,11 +145,15 @@ class _Counts:
         """Logarithm of K! / prod c!, shape (P,)."""
         return np.asarray(gammaln(self.size + 1.0) - np.add.reduceat(gammaln(self.count + 1.0), self.starts))
 
+    @property
+    def together(self) -> NDArray[np.bool_]:
+        """Prompts in which all copies of each answer stand together, shape (P,)."""
+        return np.asarray(self.runs == self.different)
+
     def side_by_side(self) -> Floats:
         """The e-value of copies that stand together, shape (P,)."""
-        together = (self.runs == self.different) & ~self.sorted
         log_value = np.minimum(self.log_ways() - gammaln(self.different + 1.0), _LARGEST)
-        return np.where(together, np.exp(log_value), 0.0)
+        return np.where(self.together & ~self.sorted, np.exp(log_value), 0.0)
 
     def log_most(self) -> Floats:
         """Logarithm of M, the most that any reference gives the counts of a prompt, shape (P,)."""
@@ -177,7 +181,8 @@ def _sorted(columns: list[Any], first: NDArray[np.bool_], starts: Ints) -> NDArr
     ordered = np.zeros(starts.size, dtype=bool)
     for column in columns:
         step = np.where(first, 0.0, np.diff(column, prepend=column[:1]))
-        ordered |= np.logical_and.reduceat(~(step < 0), starts) | np.logical_and.reduceat(~(step > 0), starts)
+        up, down = np.logical_or.reduceat(step > 0, starts), np.logical_or.reduceat(step < 0, starts)
+        ordered |= up != down
     return ordered
 
 
