@@ -68,6 +68,8 @@ class Samples:
     answers: pl.Series | None = None
     label_probability: NDArray[np.float64] | None = None
     sources: Sources | None = None
+    clusters: NDArray[np.int64] | None = None
+    """Which group each prompt belongs to, shape (P,); None if prompts were drawn one by one."""
     notes: tuple[str, ...] = ()
     inputs: tuple[dict[str, Any], ...] = ()
 
@@ -122,6 +124,7 @@ class Samples:
             offsets=np.concatenate([[0], np.cumsum(left[left > 1])]).astype(np.int64),
             prompts=tuple(name for name, n in zip(self.prompts, left, strict=True) if n > 1),
             sources=None if self.sources is None else self.sources.rows(rows),
+            clusters=None if self.clusters is None else self.clusters[left > 1],
         )
 
     def by_source(self) -> tuple[Samples, NDArray[np.intp]]:
@@ -148,6 +151,7 @@ class Samples:
             offsets=np.append(starts, self.n_samples),
             prompts=tuple(self.prompts[p] for p in prompt[order][starts]),
             sources=None,
+            clusters=None,
         ), order
 
     def to_frame(self) -> pl.DataFrame:
