@@ -121,7 +121,9 @@ def test_every_kind_of_file_gives_the_same_forecast(tmp_path):
         assert answer["rows"] == answers[0]["rows"]
         assert answer["verdict"] == answers[0]["verdict"]
     assert answers[3]["notes"][0] == "12 rows with lists were unrolled into 96 samples"
-    (tmp_path / "two.csv").write_text(csv_of([row | {"prompt": "q" + row["prompt"]} for row in rows]))
+    (tmp_path / "two.csv").write_text(
+        csv_of([row | {"prompt": "q" + row["prompt"], "reward": 2 * row["reward"]} for row in rows])
+    )
     both = json.loads(run(tmp_path / "a.csv", tmp_path / "two.csv", "--format", "json").stdout)
     assert (both["n_prompts"], [item["rows"] for item in both["inputs"]]) == (24, [96, 96])
 

@@ -88,7 +88,7 @@ def test_normalising_on_the_labelled_rows_is_the_mistake_that_is_not_made():
 
 @pytest.mark.parametrize("correction", [True, False])
 def test_gold_labelled_with_known_unequal_probabilities(correction):
-    """Good answers labelled four times as often: right with the stated probabilities, far off without them."""
+    """Good answers labelled four times as often: right with the stated probabilities, refused or far off without."""
     chance = np.where(word_problems().gold.reshape(120, 24) > 0, 0.2, 0.05)
     stated, silent = [], []
     for seed in range(20):
@@ -98,10 +98,12 @@ def test_gold_labelled_with_known_unequal_probabilities(correction):
         ).frontier.rows()[0]
         stated.append((row["gold"], row["gold_se"]))
         silent.append(forecast(labelled(kept), beta=[10.0], correction=correction).frontier.rows()[0]["gold"])
+    far_off = [gold for gold in silent if gold is not None and abs(gold - 0.840) > 0.06]
+    assert silent.count(None) >= 15
     value, se = np.array(stated).T
     assert (np.abs(value - 0.840) <= 2 * se).sum() >= 18
     assert abs(value.mean() - 0.840) < 0.06
-    assert abs(np.mean(silent) - 0.840) > 0.06
+    assert len(far_off) + silent.count(None) >= 18
 
 
 def test_a_few_fully_labelled_prompts_are_enough_to_speak():

@@ -29,6 +29,7 @@ from kleash.cli._output import (
 @click.option("--prompt-column", metavar="C", help="What tells the prompts apart.")
 @click.option("--answer-column", metavar="C", help="Answer texts, for examples at each beta.")
 @click.option("--label-probability-column", metavar="C", help="Chance with which a row was chosen for its gold label.")
+@click.option("--cluster-column", metavar="C", help="Groups of prompts that share something: resampled together.")
 @click.option(
     "--beta", "betas", type=float, multiple=True, help="A setting of the dial. Repeatable; default 48 values."
 )
@@ -68,6 +69,7 @@ def forecast(
     prompt_column: str | None,
     answer_column: str | None,
     label_probability_column: str | None,
+    cluster_column: str | None,
     betas: tuple[float, ...],
     reward_max: float | None,
     gold_min: float | None,
@@ -102,6 +104,7 @@ def forecast(
         gold_column=gold_column,
         answer_column=answer_column,
         label_probability_column=label_probability_column,
+        cluster_column=cluster_column,
     )
     with progress("reweighting") as move:
         result = run(

@@ -14,6 +14,7 @@ from kleash import _checks
 from kleash._version import version
 from kleash.errors import DataError, OptionError
 from kleash.forecasting.advice import advise, tail_notes, with_breakdown
+from kleash.forecasting.assumed import looked_at
 from kleash.forecasting.best_of_n import BestOfNRow, best_of_n_rows
 from kleash.forecasting.best_of_n_of_sources import best_of_n_of_sources
 from kleash.forecasting.grid import default_betas
@@ -130,6 +131,8 @@ def forecast(
     _checks.choice(prompts, get_args(PromptsAre), name="prompts")
     seed = _checks.integer(seed, name="seed", at_least=0)
     _must_have_squares(samples)
+    assumed = looked_at(samples)
+    samples, n_gold = assumed.samples, samples.n_gold
     seen = None if samples.sources is None else survey(samples)
     if seen is not None:
         _checks.choice(objective, ("tilt",), name="objective for answers of policies")
@@ -184,6 +187,7 @@ def forecast(
         verdict = with_breakdown(verdict, frontier, samples, labels, ends)
     if weights is None:
         verdict = with_next_rung(verdict, frontier, answers=float(np.median(samples.counts)))
+    verdict = assumed.told(verdict)
     return Forecast(
         frontier=frontier,
         verdict=verdict,
@@ -193,7 +197,7 @@ def forecast(
         objective=objective,
         n_prompts=samples.n_prompts,
         n_samples=samples.n_samples,
-        n_gold=samples.n_gold,
+        n_gold=n_gold,
         seed=seed,
         notes=tuple(notes),
         trainer=None if order is None else order.fulfilled(samples, verdict.safe_beta, sourced=sourced),

@@ -17,6 +17,7 @@ Floats = NDArray[np.float64]
 _CELLS = 2_000_000  # numbers in one working array (16 MB)
 MIN_PROMPTS = 20
 """Fewest prompts for the bootstrap-t: with fewer, resampled standard errors come near zero too often."""
+_STRETCH_FEW = 1.25  # by trial: six to 15 groups of very different spread are covered in 82 to 93 % without it
 _WIDEST = (
     3.0  # times Student's t: where the bootstrap-t asks for more, its tails are ratios to standard errors near zero
 )
@@ -56,18 +57,36 @@ def stretched(estimates: Estimates, origin: Floats | float, *, factor: float) ->
     )
 
 
+def _upper(mean: Floats, se: Floats, above: Floats, *, positive: bool) -> Floats:
+    """The upper end; of a positive quantity at least that of its logarithm."""
+    hi = mean + above * se
+    if not positive:
+        return hi
+    relative = np.divide(se, mean, out=np.zeros_like(se), where=mean > se)
+    with np.errstate(over="ignore"):  # an infinite end: there is no upper limit
+        return np.maximum(hi, mean * np.exp(above * relative))
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Prompts:
     """Prompts as a sample from a population: the same resampled prompts for every quantity, so that all is paired.
 
-    ``counts`` says how often each prompt was drawn in each draw, shape (R, P).
+    ``counts`` says how often each prompt was drawn in each draw, shape (R, P). Prompts of one of the ``clusters`` (P,)
+    are drawn together.
     """
 
     counts: NDArray[np.uint16]
+    clusters: NDArray[np.int64] | None = None
 
     @classmethod
-    def draw(cls, n_prompts: int, *, rng: np.random.Generator, n_draws: int) -> Prompts:
-        """Resample prompts with replacement, ``n_draws`` times."""
+    def draw(
+        cls, n_prompts: int, *, rng: np.random.Generator, n_draws: int, clusters: NDArray[np.int64] | None = None
+    ) -> Prompts:
+        """Resample prompts with replacement, ``n_draws`` times; whole clusters where there are any."""
+        if clusters is not None:
+            group = np.unique(clusters, return_inverse=True)[1].reshape(-1)
+            whole = cls.draw(int(group.max()) + 1, rng=rng, n_draws=n_draws)
+            return cls(counts=whole.counts[:, group], clusters=group)
         counts = np.empty((n_draws, n_prompts), dtype=np.uint16)
         step = max(1, _CELLS // n_prompts)
         for start in range(0, n_draws, step):
@@ -109,6 +128,8 @@ class Prompts:
         ----------
         Hall 1988, Ann. Statist. 16:927 (second-order accuracy of the bootstrap-t).
         """
+        if self.clusters is not None:
+            return self._mean_of_clusters(values, widen, known, self.clusters[known], positive=positive)
         x = values[known]
         n = x.shape[0]
         mean = x.mean(axis=0)
@@ -123,12 +144,39 @@ class Prompts:
             ratio = np.divide(shift, spread, out=np.zeros_like(shift), where=spread > 0)
             low, high = np.quantile(ratio, [0.025, 0.975], axis=0)
             below, above = np.clip(high, below, _WIDEST * below), np.clip(-low, above, _WIDEST * above)
-        hi = mean + above * se
-        if positive:
-            relative = np.divide(se, mean, out=np.zeros_like(se), where=mean > se)
-            with np.errstate(over="ignore"):  # an infinite end: there is no upper limit
-                hi = np.maximum(hi, mean * np.exp(above * relative))
+        hi = _upper(mean, se, above, positive=positive)
         return Estimates(value=mean, se=se, lo=mean - below * se - widen, hi=hi + widen), mean + shift
+
+    def _mean_of_clusters(
+        self,
+        values: Floats,
+        widen: Floats | float,
+        known: NDArray[np.bool_],
+        group: NDArray[np.int64],
+        *,
+        positive: bool,
+    ) -> tuple[Estimates, Floats]:
+        """The mean over prompts where whole clusters are random.
+
+        Variance: sum over clusters of (sum of deviations)^2 / (1 - w), over n^2, w the cluster's share of the prompts
+        (Bell and McCaffrey 2002, which takes out the bias of few clusters); Student's t with G - 1 degrees of freedom,
+        G = 1 / sum w^2 the number of clusters of equal size that they are worth.
+        """
+        x = values[known]
+        size = np.bincount(group).astype(np.float64)
+        share, mean = size / x.shape[0], x.mean(axis=0)
+        worth = 1 / float((share**2).sum())
+        sums = np.zeros((size.size, x.shape[1]))
+        np.add.at(sums, group, x - mean)
+        if worth <= 1.0:
+            se = np.full_like(mean, np.nan)
+        else:
+            se = np.sqrt((sums**2 / (1 - share)[:, None]).sum(axis=0)) / x.shape[0]
+        few = _STRETCH_FEW if worth < MIN_PROMPTS else 1.0
+        reach = np.full_like(mean, few * stdtrit(max(worth - 1, 1), 0.975))
+        hi = _upper(mean, se, reach, positive=positive)
+        shift = self._moments(x - mean, known)[0] * np.sqrt(worth / max(worth - 1, 1))
+        return Estimates(value=mean, se=se, lo=mean - reach * se - widen, hi=hi + widen), mean + shift
 
     def _moments(self, centred: Floats, known: NDArray[np.bool_]) -> tuple[Floats, Floats]:
         """Mean and mean square of values in each draw, (R, B) each, a few draws at a time to stay in memory."""

@@ -154,7 +154,7 @@ def _intervals(
     left = dict(zip(names, (*table.left, table.left[2], np.zeros(1), np.zeros(1)), strict=True))
     if collected is None:
         n_draws = int(np.clip(_MAX_COUNTS // samples.n_prompts, _FEWEST_DRAWS, _DRAWS))
-        resampled = Prompts.draw(samples.n_prompts, rng=rng, n_draws=n_draws)
+        resampled = Prompts.draw(samples.n_prompts, rng=rng, n_draws=n_draws, clusters=samples.clusters)
         pairs = {
             name: resampled.mean(values[name], widen=left[name], known=who[name], positive=name == "kl")
             for name in names
@@ -259,7 +259,8 @@ def _independent_units(samples: Samples, labels: Labels | None, prompts: Prompts
     """What differences between betas have their degrees of freedom from: prompts (with labels, if any), or answers."""
     if prompts == "fixed":
         return samples.n_samples if labels is None else samples.n_gold
-    return samples.n_prompts if labels is None else int(labels.known.sum())
+    known = np.ones(samples.n_prompts, dtype=bool) if labels is None else labels.known
+    return int(known.sum()) if samples.clusters is None else np.unique(samples.clusters[known]).size
 
 
 def _gold_range(samples: Samples, gold_min: float | None) -> float:

@@ -91,7 +91,7 @@ def survey(samples: Samples) -> Survey:
         bad += flat
     if len(bad) == len(found):
         raise DataError(" ".join(notes), path=", ".join(str(row["path"]) for row in samples.inputs) or None)
-    kept = samples if not bad else _without(samples, sources, bad)
+    kept = samples.keeping(~np.isin(sources.code, bad)) if bad else samples
     return Survey(
         samples=kept,
         effective=tuple(entry for i, (_, entry) in enumerate(found) if i not in bad),
@@ -133,28 +133,6 @@ def _refusal(report: SourceReport) -> str:
         against, got = "log ratios that fit its answers and the reference's", off
     fix = "log ratios are sums over tokens, of the policy that drew the answer, as it was sampled (temperature, top-p)"
     return message(f"source {report.name!r} is left out", expected=against, got=got, fix=fix) + "."
-
-
-def _without(samples: Samples, sources: Sources, bad: list[int]) -> Samples:
-    """The samples without some sources; prompts left with a single answer go too."""
-    keep = ~np.isin(sources.code, bad)
-    prompt = np.repeat(np.arange(samples.n_prompts), samples.counts)
-    counts = np.bincount(prompt[keep], minlength=samples.n_prompts)
-    keep &= counts[prompt] > 1
-    rows, left = np.flatnonzero(keep), np.flatnonzero(counts > 1)
-    if not left.size:
-        raise DataError(message("answers that are left", expected="two to some prompt", got="none"))
-    probability = samples.label_probability
-    return dataclasses.replace(
-        samples,
-        reward=samples.reward[rows],
-        gold=None if samples.gold is None else samples.gold[rows],
-        answers=None if samples.answers is None else samples.answers.gather(rows),
-        label_probability=None if probability is None else probability[rows],
-        offsets=np.concatenate([[0], np.cumsum(counts[left])]).astype(np.int64),
-        prompts=tuple(samples.prompts[p] for p in left),
-        sources=sources.rows(rows),
-    )
 
 
 def sources_tail(samples: Samples, *, reward_max: float | None) -> Tail:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -12,6 +13,7 @@ import numpy as np
 from kleash._checks import message
 from kleash.errors import OptionError
 from kleash.rows import opened
+from kleash.samples._clusters import add_clusters, numbered
 from kleash.samples._columns import Wanted, reward_specs
 from kleash.samples._first_steps import nothing_left, sampling_note
 from kleash.samples._samples import Samples, grouped, plural, were
@@ -29,6 +31,7 @@ def read_samples(
     gold_column: str | None = None,
     answer_column: str | None = None,
     label_probability_column: str | None = None,
+    cluster_column: str | None = None,
     keep_answers: bool = True,
     stdin: BinaryIO | None = None,
 ) -> Samples:
@@ -59,6 +62,9 @@ def read_samples(
         Answer texts; default the first of ``answer``, ``completion``, ``response``, if there is one.
     label_probability_column
         Probability with which an answer was chosen for labelling; default ``label_probability`` if there is one.
+    cluster_column
+        Groups of prompts that share something (a document, a user, a template), the same on all rows of a prompt;
+        default: prompts were drawn one by one.
     keep_answers
         False leaves the answer texts in the file, to save memory.
     stdin
@@ -104,6 +110,7 @@ def read_samples(
         keep_answers=keep_answers,
     )
     labels: dict[str, int] = {}
+    clusters: dict[str, str] = {}
     tables: list[Table] = []
     for name in names:
         with opened(name, stdin=stdin) as source:
@@ -112,11 +119,16 @@ def read_samples(
                 got = f"the content of {twin} again"
                 raise OptionError(message(source.shown, expected="other samples", got=got, fix="name each file once"))
             tables.append(read_table(source, wanted, labels))
+            if cluster_column is not None:
+                add_clusters(source, tables[-1].roles.prompt, cluster_column, clusters)
     if not any(table.size for table in tables):
         late = next((t for t in tables if t.roles.kind is not None and t.dropped), None)
         if late is not None and late.roles.kind is not None:
             raise nothing_left(late.roles.kind, late.source)
-    return _merged(tables, list(labels))
+    samples = _merged(tables, list(labels))
+    if cluster_column is None:
+        return samples
+    return replace(samples, clusters=numbered(samples.prompts, clusters))
 
 
 def _merged(tables: Sequence[Table], labels: list[str]) -> Samples:

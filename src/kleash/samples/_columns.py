@@ -31,6 +31,7 @@ FLAGS = {
     "gold": "--gold-column",
     "answer": "--answer-column",
     "label_probability": "--label-probability-column",
+    "cluster": "--cluster-column",
 }
 
 
@@ -61,13 +62,13 @@ class Wanted:
                 if candidate in columns:
                     return candidate
             if name is not None:
-                raise _missing(role, name, columns, source)
+                raise missing(role, name, columns, source)
             return None
 
         kind = recognised(columns)
         prompt = find("prompt", self.prompt, *((kind.prompt,) if kind is not None else _PROMPT))
         if prompt is None:
-            raise _missing("prompt", None, columns, source)
+            raise missing("prompt", None, columns, source)
         rewards: dict[str, float] = {}
         specs = self.rewards
         if kind is not None and specs == _DEFAULT_REWARD:
@@ -78,7 +79,7 @@ class Wanted:
                 head, _, tail = spec.rpartition(":")
                 name, weight = (head, _weight(head, tail)) if head and _is_number(tail) else (spec, 1.0)
             if name not in columns:
-                raise _missing("reward", None if self.rewards == _DEFAULT_REWARD else name, columns, source)
+                raise missing("reward", None if self.rewards == _DEFAULT_REWARD else name, columns, source)
             if name in rewards:
                 raise OptionError(message("reward columns", expected="each once", got=f"{name!r} twice"))
             rewards[name] = weight
@@ -164,7 +165,7 @@ def _weight(name: str, value: Any) -> float:
     return float(value)
 
 
-def _missing(role: str, name: str | None, columns: Sequence[str], source: Source) -> MissingColumnError:
+def missing(role: str, name: str | None, columns: Sequence[str], source: Source) -> MissingColumnError:
     """The error for a column that is not there; ``name`` is None where the default names were looked for."""
     shown = [short(column) for column in columns if column]
     listed = ", ".join(shown[:30]) + (f" and {len(shown) - 30} more" if len(shown) > 30 else "")

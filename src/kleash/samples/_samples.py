@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -68,6 +68,8 @@ class Samples:
     answers: pl.Series | None = None
     label_probability: NDArray[np.float64] | None = None
     sources: Sources | None = None
+    clusters: NDArray[np.int64] | None = None
+    """Which group each prompt belongs to, shape (P,); None if prompts were drawn one by one."""
     notes: tuple[str, ...] = ()
     inputs: tuple[dict[str, Any], ...] = ()
 
@@ -90,6 +92,67 @@ class Samples:
     def counts(self) -> NDArray[np.int64]:
         """Answers per prompt, int64 of shape (P,)."""
         return np.diff(self.offsets)
+
+    def keeping(self, keep: NDArray[np.bool_]) -> Samples:
+        """The answers to be kept; prompts that are left with a single one go too.
+
+        Parameters
+        ----------
+        keep
+            Shape (N,).
+
+        Returns
+        -------
+        Samples
+
+        Raises
+        ------
+        DataError
+            No prompt has two answers left.
+        """
+        left = np.add.reduceat(keep.astype(np.int64), self.offsets[:-1])
+        if not (left > 1).any():
+            raise DataError(message("answers that are left", expected="two to some prompt", got="none"))
+        rows = np.flatnonzero(keep & np.repeat(left > 1, self.counts))
+        probability = self.label_probability
+        return replace(
+            self,
+            reward=self.reward[rows],
+            gold=None if self.gold is None else self.gold[rows],
+            answers=None if self.answers is None else self.answers.gather(rows),
+            label_probability=None if probability is None else probability[rows],
+            offsets=np.concatenate([[0], np.cumsum(left[left > 1])]).astype(np.int64),
+            prompts=tuple(name for name, n in zip(self.prompts, left, strict=True) if n > 1),
+            sources=None if self.sources is None else self.sources.rows(rows),
+            clusters=None if self.clusters is None else self.clusters[left > 1],
+        )
+
+    def by_source(self) -> tuple[Samples, NDArray[np.intp]]:
+        """A prompt for each prompt and source, so that the answers to one come from one policy; and the rows' order.
+
+        Returns
+        -------
+        Samples, ndarray
+            Itself where the reference drew all answers. Groups may hold a single answer.
+        """
+        if self.sources is None:
+            return self, np.arange(self.n_samples)
+        prompt = np.repeat(np.arange(self.n_prompts), self.counts)
+        order = np.lexsort((self.sources.code, prompt))
+        group = (prompt * len(self.sources.names) + self.sources.code)[order]
+        starts = np.flatnonzero(np.diff(group, prepend=-1))
+        probability = self.label_probability
+        return replace(
+            self,
+            reward=self.reward[order],
+            gold=None if self.gold is None else self.gold[order],
+            answers=None if self.answers is None else self.answers.gather(order),
+            label_probability=None if probability is None else probability[order],
+            offsets=np.append(starts, self.n_samples),
+            prompts=tuple(self.prompts[p] for p in prompt[order][starts]),
+            sources=None,
+            clusters=None,
+        ), order
 
     def to_frame(self) -> pl.DataFrame:
         """A row per answer: ``prompt``, ``reward``, and ``gold``, ``answer``, ``label_probability`` where present.
