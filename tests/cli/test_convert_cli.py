@@ -175,15 +175,16 @@ def test_an_sd_that_only_the_run_knows_is_not_guessed(run, scored):
 
 def test_the_sd_over_the_batch_has_the_prompts_means_in_it(run, tmp_path):
     path = tmp_path / "samples.csv"
-    grid = np.linspace(-1, 1, 24)
-    rows = [f"p{p},{5 * p + v:.6f},{v:.6f}" for p in range(40) for v in grid]
+    score = np.linspace(0.8, 1.2, 40)[:, None] * np.linspace(-1, 1, 24)
+    rows = [f"p{p},{5 * p + v:.6f},{v:.6f}" for p in range(40) for v in score[p]]
     path.write_text("prompt,reward,gold\n" + "\n".join(rows) + "\n")
     flags = ["--trainer", "trl-grpo", "--set", "scale_rewards=batch", "--group-size", "4", "--format", "json"]
     _, out, _ = run("forecast", path, *flags)
     told = json.loads(out)
     beta = told["verdict"]["safe_beta"]
-    weight = np.exp(grid / beta) / np.exp(grid / beta).sum()
-    variance = weight @ grid**2 - (weight @ grid) ** 2 + np.var(5.0 * np.arange(40))
+    weight = np.exp(score / beta) / np.exp(score / beta).sum(axis=1, keepdims=True)
+    mean = (weight * score).sum(axis=1)
+    variance = ((weight * score**2).sum(axis=1) - mean**2).mean() + np.var(5.0 * np.arange(40) + mean)
     assert told["trainer"]["value"] == pytest.approx(beta / np.sqrt(variance) * 3 / 4, rel=1e-4)
 
 

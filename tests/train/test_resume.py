@@ -122,14 +122,13 @@ def test_a_full_disk_is_said_and_the_checkpoint_before_is_whole(tmp_path, monkey
     else:
         import kleash.runs
 
-        lines = kleash.runs._lines
         room = 10
 
-        def failing(rows):
+        def failing(path, mode):
             full()
-            return lines(rows)
+            return open(path, mode)
 
-        monkeypatch.setattr(kleash.runs, "_lines", failing)
+        monkeypatch.setattr(kleash.runs, "open", failing, raising=False)
     with pytest.raises(KleashError, match="No space left on device") as caught:
         run(out=tmp_path / "r")
     assert "\n" not in str(caught.value)
