@@ -37,7 +37,7 @@ _COMMAND = re.compile(rf"^\s*--|\.py\b|\b(?:python3?|torchrun|accelerate|deepspe
 _OBJECT = re.compile(r"\b\w*(?:Config|Args|Arguments|Namespace|Parameters)\(")
 _SETTINGS = 3
 _CARDS = {trainer.card for trainer in TRAINERS.values()} - {""}
-_HINT = ("kl", "beta", "loss_", "--", "horizon", "adv_estimator", "reward_weights")
+_HINT = ("kl", "beta", "loss_", "--", "horizon", "_estimator", "reward_weights")
 _LONGEST = 50_000
 _SMALL = 1 << 22
 

@@ -45,6 +45,10 @@ RIGHT = [
     ("no-kl-though-configured.log.gz", "no-kl-though-configured.yaml", "PLACEMENT", "problem", "no leash"),
     ("no-kl-though-configured.log.gz", "no-kl-though-configured-flat.yaml", "PLACEMENT", "problem", "no leash"),
     ("ms-swift-sampler-mismatch.jsonl.gz", None, "SAMPLER", "problem", "rollout_correction/kl is 0.33"),
+    ("slime-arguments.log.gz", None, "PLACEMENT", "problem", "no effect with the advantage estimator grpo"),
+    ("ms-swift-logging.jsonl.gz", None, "STEP0_KL", "problem", "KL 0.418 nats per token"),
+    ("trl-warnings.log", None, "KL_NEGATIVE", "problem", "cannot be negative"),
+    ("llamafactory-console.log", None, "KL_NEGATIVE", "problem", "cannot be negative"),
     ("loss-is-beta-kl.csv", "loss-is-beta-kl.toml", "LOSS", "ok", "nothing but beta KL: 0.1"),
 ]
 
@@ -54,7 +58,8 @@ def test_the_right_answer(name, config, code, status, words):
     report = kleash.check(CASES / name, config=None if config is None else CASES / config)
     (finding,) = (f for f in report.findings if f.code == code)
     assert (finding.status, words in finding.message) == (status, True), finding.message
-    assert [f.code for f in report.problems] == ([code] if status == "problem" else [])
+    others = {"EXPLOSION"} if name == "trl-warnings.log" else set()  # its ratio of 12.26 is above TRL's threshold
+    assert {f.code for f in report.problems} == ({code, *others} if status == "problem" else set())
 
 
 @pytest.mark.parametrize(

@@ -40,15 +40,17 @@ SPARE = 10.0
 def explosion(view: LogView, level: float) -> Finding:
     """Do old-policy KL, ratios, losses or gradients explode?
 
-    In the median of three neighbouring rows, so that one row is none; against the median of the rows before.
+    In the median of three neighbouring rows, so that one row is none; against the median of the rows before. What the
+    trainer itself has warned of is judged row by row.
     """
     worst = ("", 0.0, 0.0, 0.0, 1.0)
     for key, values in view.log.raw.items():
         limit = next((limit for name, limit in LIMITS if name.search(key.lower())), None)
         x = series(view.log, np.abs(values))
-        if limit is None or x.size < 6:
+        rows = 1 if key.startswith("warned/") else 3
+        if limit is None or x.size < (1 if rows == 1 else 6):
             continue
-        three = np.median(np.lib.stride_tricks.sliding_window_view(x.values, 3), axis=1)
+        three = np.median(np.lib.stride_tricks.sliding_window_view(x.values, rows), axis=1)
         at = int(np.argmax(three))
         before = float(np.median(x.values[: max(at, 3)]))
         least = limit if limit != 10.0 or "ratio" in key else max(limit, WILD * before)
@@ -58,7 +60,7 @@ def explosion(view: LogView, level: float) -> Finding:
     if not key:
         return cannot_tell("fewer than six rows of them", fix="give six rows or more")
     evidence = Evidence(key=key, largest=value, step=step, before=before, of_limit=share)
-    text = f"{key} reaches {number(value)} over three rows from step {step:g}, {number(before)} before"
+    text = f"{key} reaches {number(value)} from step {step:g}, {number(before)} before"
     if share > 1:
         return evidence.problem(
             text,
