@@ -50,7 +50,7 @@ def resume(view: LogView, level: float) -> Finding:
     zeros = int((x.values[x.size // 2 :] == 0).sum())
     if found is None and view.signed and zeros > max(2, 0.05 * x.size):
         cut = f"{view.kl.key if view.kl else 'kl'} is exactly 0 in {zeros} rows of the second half"
-        text = f"{cut}: an estimate that is clamped at 0, as KTO's is, says nothing of the distance there"
+        text = f"{cut}: an estimate that is clamped at 0 says nothing of the distance there"
         return evidence.cannot_tell(text, fix="log the KL of sampled answers")
     if found is None:
         return evidence.ok(
