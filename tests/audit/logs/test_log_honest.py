@@ -258,6 +258,18 @@ def test_a_kl_that_rises_tenfold_at_a_restart():
         assert the("RESUME", with_kl(again, late)).status == status
 
 
+@pytest.mark.parametrize(("before", "status"), [(2, "ok"), (3, "problem")])
+def test_a_fall_without_restart_needs_three_rows_before_it(before, status):
+    assert the("RESUME", with_kl(verl(run()), np.where(np.arange(80) < before, 0.05, 0.001))).status == status
+
+
+@pytest.mark.parametrize(("back", "status"), [(8, "ok"), (9, "problem")])
+def test_a_jump_is_held_against_the_largest_of_eight_rows(back, status):
+    kl = np.where(np.arange(80) < 40, 0.002, 0.03)
+    kl[40 - back] = 0.05
+    assert the("KL_JUMP", with_kl(verl(run()), kl)).status == status
+
+
 def test_an_agreement_that_wanders_within_its_noise():
     rng = np.random.default_rng(47)
     alarms = 0
