@@ -12,6 +12,7 @@ from kleash.audit.chance import (
     log_e_above,
     log_e_below,
     log_e_surprisal,
+    mean_and_se,
     mixture,
     more_at_the_end,
     sign_test,
@@ -135,3 +136,9 @@ def test_means_over_answers_of_unequal_length():
         covered += low <= 0.5 <= high
     assert 0.91 <= covered / 500 <= 0.99
     assert grouped_mean([1.0], [2]).limits(0.05) == (-math.inf, math.inf)
+
+
+def test_a_mean_of_one_unit_has_no_error_to_speak_of():
+    one, two = mean_and_se([0.3]), mean_and_se([0.2, 0.4])
+    assert (one.value, one.se, one.limits(0.05)) == (0.3, math.inf, (-math.inf, math.inf))
+    assert (two.value, two.se) == pytest.approx((0.3, 0.1))

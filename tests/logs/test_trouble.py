@@ -332,6 +332,15 @@ def test_a_row_of_settings_in_front_is_configuration(tmp_path: Path) -> None:
     assert log.config == {"kl_loss_coef": 0.002}
 
 
+@pytest.mark.parametrize(("megabytes", "beta"), [(3, 0.25), (5, None)])
+def test_settings_beside_a_log_are_read_up_to_four_megabytes(
+    tmp_path: Path, megabytes: int, beta: float | None
+) -> None:
+    put(tmp_path / "args.json", json.dumps({"beta": 0.25, "prompt": "x" * (megabytes << 20)}))
+    (log,) = read_logs(put(tmp_path / "a.jsonl", verl(1) + verl(2)))
+    assert log.config.get("beta") == beta
+
+
 def test_a_trainer_that_the_keys_contradict_is_noted(tmp_path: Path) -> None:
     state = (DATA / "trl_grpo_old.json").read_text(encoding="utf-8")
     (log,) = read_logs(put(tmp_path / "a.json", state), trainer="openrlhf")

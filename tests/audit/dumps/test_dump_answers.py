@@ -216,6 +216,13 @@ def test_causes_at_step_0_follow_the_evidence():
         assert word in finding(bad, "STEP0_KL").causes[0]
 
 
+def test_one_token_of_the_sampler_is_the_samplers():
+    numbers = {"reward": np.zeros(1)}
+    own = dump(np.array([0, 1]), {"logp": np.array([-1.0]), "ref_logp": np.array([-1.0])}, numbers=numbers)
+    both = dump(np.array([0, 1]), {**own.tokens, "behavior_logp": np.array([-1.0])}, numbers=numbers)
+    assert [tally([chunk]).has_sampler for chunk in (own, both)] == [False, True]
+
+
 def test_no_step_is_no_verdict():
     frozen, _ = FAULTS["policy never moves"].make(np.random.default_rng(0), 64)
     early = changed(frozen, numbers={"step": np.full(frozen.rows, 2.0)})

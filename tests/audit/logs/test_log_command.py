@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import string
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,11 @@ import pytest
 from simulated_dumps import FAULTS, write_jsonl
 
 from kleash import check, cli
+from kleash.audit.findings import CheckedInput, Finding
+from kleash.audit.table import report_view
 from kleash.errors import MissingColumnError
 from kleash.logs import read_logs
+from kleash.terminal import to_text
 
 ROW = {"grad_norm": 1.0, "completion_length": 200.0, "rewards/judge": 0.4, "rewards/accuracy": 0.3, "reward": 0.7}
 
@@ -133,6 +137,16 @@ def test_the_table_of_a_log_fits(run, tmp_path):
     assert max(map(len, out.splitlines())) <= 80 or str(tmp_path) in out
     assert "trl-grpo" in out
     assert "penalty: loss" in out
+
+
+@pytest.mark.parametrize("first", ["", "x"])
+def test_advice_over_many_lines_loses_no_letter(first):
+    fix = " ".join([*first, *string.ascii_letters * 4])
+    finding = Finding(status="problem", message="m", code="SIGN", fix=fix, input="a")
+    item = CheckedInput(path="a", kind="dump", trainer=None, rows=1, sha256="")
+    text = to_text(report_view([item], [finding], "1 problem"))
+    assert max(map(len, text.splitlines())) <= 80
+    assert ("do:" + fix).replace(" ", "") in "".join(text.split())
 
 
 def test_a_log_on_stdin(run, tmp_path, monkeypatch):

@@ -248,6 +248,8 @@ def test_several_runs_fill_a_frontier():
     assert (np.diff(frontier.kl.value) < 0).all()
     length = logs[0].length[-20:].mean()
     assert frontier.kl.value[2] == pytest.approx(0.01 * 0.1**-0.3 * length, rel=0.1)  # nats per answer
+    for end in (frontier.kl.lo, frontier.kl.hi):
+        np.testing.assert_allclose(np.abs(end - frontier.kl.value), 1.96 * frontier.kl.se, rtol=1e-9)
     assert frontier.gold.gain is not None
     assert [f.status for f in findings if f.code == "SWEEP"] == ["ok"]
     assert frontier.to_dict()["source"] == "log"

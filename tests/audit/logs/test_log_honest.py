@@ -15,12 +15,15 @@ from simulated_logs import (
     openrlhf,
     slime,
     table,
+    take,
+    trl_dpo,
     trl_grpo,
     verl,
 )
 
 from kleash.audit.declared import Declared
 from kleash.audit.logs import check_logs
+from kleash.audit.logs.coefficient import recover
 from kleash.audit.logs.facts import facts_of
 from kleash.audit.logs.ratio_fit import fit_ratio
 from kleash.audit.logs.settings import settings_of
@@ -256,6 +259,44 @@ def test_a_kl_that_rises_tenfold_at_a_restart():
     for times, status in ((30, "problem"), (5, "ok")):
         late = np.where(np.arange(80) >= 40, times * kl, kl)
         assert the("RESUME", with_kl(again, late)).status == status
+
+
+@pytest.mark.parametrize(("before", "status"), [(2, "ok"), (3, "problem")])
+def test_a_fall_without_restart_needs_three_rows_before_it(before, status):
+    assert the("RESUME", with_kl(verl(run()), np.where(np.arange(80) < before, 0.05, 0.001))).status == status
+
+
+@pytest.mark.parametrize(("back", "status"), [(8, "ok"), (9, "problem")])
+def test_a_jump_is_held_against_the_largest_of_eight_rows(back, status):
+    kl = np.where(np.arange(80) < 40, 0.002, 0.03)
+    kl[40 - back] = 0.05
+    assert the("KL_JUMP", with_kl(verl(run()), kl)).status == status
+
+
+def test_a_kl_of_another_name_in_the_loss_is_set_against_the_difference_of_losses():
+    log = verl(run(beta=0.01))
+    column = replace(log.kl[0], key="my_kl")
+    raw = {column.key if key == log.kl[0].key else key: values for key, values in log.raw.items()}
+    renamed = replace(
+        log, kl=(column, *log.kl[1:]), raw=raw, decimals={**log.decimals, "my_kl": log.decimals[log.kl[0].key]}
+    )
+    found = recover(view(renamed))
+    assert found.identity == "(actor/loss - actor/pg_loss) / my_kl"
+    assert found.fit.value == pytest.approx(0.01, rel=1e-3)
+
+
+def test_the_last_loss_is_named_where_dpo_stays_at_ln_2():
+    still = with_raw(trl_dpo(run()), **{"loss": np.r_[np.full(79, 0.6931), 0.6936], "rewards/margins": 0.0})
+    assert "(0.694)" in the("KL_ZERO", still).message
+
+
+def test_an_agreement_of_few_rows_is_said_to_fall_where_all_of_them_fall():
+    short = take(table(run()), np.arange(4))
+    falling = the("AGREEMENT", with_raw(short, within_auroc=[0.9, 0.86, 0.83, 0.8]))
+    assert (falling.status, falling.evidence["change"]) == ("cannot-tell", pytest.approx(-0.1))
+    assert "0.9 to 0.8, falling in all 4 rows" in falling.message
+    for other in ([0.9, 0.86, 0.87, 0.8], [0.9, 0.895, 0.89, 0.885]):
+        assert "too few rows" in the("AGREEMENT", with_raw(short, within_auroc=other)).message
 
 
 def test_an_agreement_that_wanders_within_its_noise():
