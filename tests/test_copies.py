@@ -103,7 +103,7 @@ def test_copies_within_one_source_of_several():
 @pytest.mark.parametrize("kinds", [None, 2, 6])
 @pytest.mark.parametrize("arranged", ["as drawn", "sorted"])
 def test_honest_answers_are_left_alone(kinds, arranged):
-    """The chance of a false alarm is below 1 in 300 in each of 120 sets; sorted ones fail without the guard."""
+    """The chance of a false alarm is below 3 in 1,000 in each of 120 sets; sorted ones fail without the guard."""
     for seed in range(20):
         prompt, score, text = drawn(seed, kinds=kinds)
         rows = np.lexsort((score, prompt)) if arranged == "sorted" else None

@@ -17,8 +17,8 @@ __all__ = ["counted_once"]
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_EVIDENCE = np.log(300.0)
-"""Logarithm of the e-value from which copies are named: honest draws reach it once in 300 sets of samples, at most."""
+_EVIDENCE = np.log(1000.0)
+"""Logarithm of the e-value from which copies are named: honest draws reach it once in 1,000 sets of samples, at most."""
 _SHARES = (0.01, 0.1, 0.5, 0.99)
 """Shares of the prompts that may be affected; their e-values are averaged."""
 _MULTIPLES = (2, 3, 4, 5, 6, 8)
@@ -71,7 +71,7 @@ def counted_once(samples: Samples) -> tuple[Samples, tuple[str, ...]]:
         keep[order] = counts.kept(grouped, hit, m)
         told.append(_sentence(hit, f"every answer came {m} times, or a multiple of it, which chance does not do"))
     elif _e_value(counts.side_by_side()) >= _EVIDENCE:
-        hit = counts.together & (counts.different > 1)
+        hit = counts.together & (counts.different > 1) & (counts.different < counts.size)
         keep[order] = counts.kept(grouped, hit, None)
         told.append(_sentence(hit, "copies of an answer stand side by side, which chance does not do"))
     twin = _twins(grouped, keys, counts)
