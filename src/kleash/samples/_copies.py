@@ -18,7 +18,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _EVIDENCE = np.log(1000.0)
-"""Logarithm of the e-value from which copies are named: honest draws reach it once in 1,000 sets of samples, at most."""
+"""Logarithm of the e-value from which copies are named: honest samples reach it at most once in 1,000 sets."""
 _SHARES = (0.01, 0.1, 0.5, 0.99)
 """Shares of the prompts that may be affected; their e-values are averaged."""
 _MULTIPLES = (2, 3, 4, 5, 6, 8)
