@@ -1,5 +1,7 @@
 """Copies of answers: found however they lie in the file, counted once, and never seen in honest ties."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -58,9 +60,10 @@ def test_honest_ties_among_repeated_rows_stay():
 
 def test_copies_of_a_different_number_each_are_known_by_their_place():
     prompt, score, text = drawn(3)
-    rows = np.repeat(np.arange(prompt.size), np.random.default_rng(0).integers(1, 5, prompt.size))
+    times = np.where(prompt < 30, np.random.default_rng(0).integers(1, 5, prompt.size), 1)
+    rows = np.repeat(np.arange(prompt.size), times)
     once, told = counted_once(samples_of(prompt, score, text, rows=rows))
-    assert ["side by side" in sentence for sentence in told] == [True]
+    assert told == (f"Copies: to 30 of 40 prompts copies of an answer stand side by side, {CHANCE}; {ONCE}",)
     assert sorted(once.reward) == sorted(score)
 
 
@@ -98,6 +101,27 @@ def test_copies_within_one_source_of_several():
     assert len(told) == 1
     assert once.n_samples == prompt.size
     assert np.bincount(once.sources.code).tolist() == [P * K // 2] * 2
+
+
+def test_the_same_answer_of_two_sources_is_no_copy():
+    """Each answer came once from each of two sources, and every row is there twice: one of each is kept."""
+    prompt, score, text = drawn(6)
+    rows = np.tile(np.arange(prompt.size), 4)
+    source = np.repeat(["reference", "policy"] * 2, prompt.size)
+    ratio = np.where(source == "policy", 0.1, 0.0)
+    answers = [text[i] for i in rows]
+    once, _ = counted_once(
+        Samples.from_arrays(prompt[rows], score[rows], answer=answers, source=source, log_ratio=ratio)
+    )
+    assert np.bincount(once.sources.code).tolist() == [prompt.size] * 2
+
+
+def test_groups_of_prompts_go_with_the_prompts_that_are_left():
+    prompt, score, _ = drawn(9)
+    grouped = dataclasses.replace(samples_of(prompt, score), clusters=np.arange(P) // 2)
+    assert grouped.keeping(~np.isin(prompt, [0, 1, 5])).clusters.tolist() == [
+        n // 2 for n in range(P) if n not in (0, 1, 5)
+    ]
 
 
 @pytest.mark.parametrize("kinds", [None, 2, 6])

@@ -18,7 +18,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _EVIDENCE = np.log(1000.0)
-"""Logarithm of the e-value from which copies are named: honest samples reach it at most once in 1,000 sets."""
+"""Logarithm of the e-value from which copies are named; honest draws reach it at most once in 1,000 sets."""
 _SHARES = (0.01, 0.1, 0.5, 0.99)
 """Shares of the prompts that may be affected; their e-values are averaged."""
 _MULTIPLES = (2, 3, 4, 5, 6, 8)
@@ -195,12 +195,14 @@ def _e_value(single: Floats) -> float:
 def _twins(samples: Samples, keys: Ints, counts: _Counts) -> NDArray[np.bool_]:
     """Prompts whose answers are all those of an earlier one, where that is no chance, shape (P,)."""
     most = np.exp(np.maximum(counts.log_most(), -_LARGEST))
-    seen: dict[bytes, int] = {}
+    seen: dict[bytes, tuple[int, str, int]] = {}  # how many, the last prompt of them, and how many of that prompt
     single, twin = np.ones(samples.n_prompts), np.zeros(samples.n_prompts, dtype=bool)
     for p, (start, stop) in enumerate(zip(samples.offsets[:-1], samples.offsets[1:], strict=True)):
         answers = np.sort(keys[start:stop]).tobytes()
-        before = seen.get(answers, 0)
-        seen[answers] = before + 1
+        total, name, own = seen.get(answers, (0, "", 0))
+        own = own if name == samples.prompts[p] else 0
+        seen[answers] = (total + 1, samples.prompts[p], own + 1)
+        before = total - own
         if most[p] <= _TWINS:
             single[p] = before / (max(p, 1) * most[p])
             twin[p] = before > 0
