@@ -10,7 +10,7 @@ from scipy.special import stdtrit
 
 from kleash import forecast, read_samples
 from kleash.cli.forecast import forecast as command
-from kleash.errors import DataError, MissingColumnError
+from kleash.errors import DataError, MissingColumnError, OptionError
 from kleash.forecasting.intervals import Prompts
 
 G, P = 30, 120
@@ -92,3 +92,11 @@ def test_a_prompt_in_two_groups_is_an_error_with_its_line(tmp_path):
     rows[4]["document"] = "d9"
     with pytest.raises(DataError, match=r"s.jsonl:5: cluster of prompt p0: expected one, got d0 and d9"):
         read_samples(written(tmp_path / "s.jsonl", rows), cluster_column="document")
+
+
+def test_groups_of_a_whole_population_are_refused(tmp_path):
+    path = tmp_path / "samples.csv"
+    rows = [f"p{p},{p % 3},{k}" for p in range(6) for k in range(8)]
+    path.write_text("prompt,user,reward\n" + "\n".join(rows) + "\n")
+    with pytest.raises(OptionError, match="prompts: expected sampled with a column of clusters, got fixed"):
+        forecast(read_samples(path, cluster_column="user"), prompts="fixed")

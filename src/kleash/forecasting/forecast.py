@@ -128,7 +128,7 @@ def forecast(
     if not isinstance(samples, Samples):
         samples = read_samples(samples)
     _checks.choice(objective, get_args(Objective), name="objective")
-    _checks.choice(prompts, get_args(PromptsAre), name="prompts")
+    _check_population(samples, prompts)
     seed = _checks.integer(seed, name="seed", at_least=0)
     _must_have_squares(samples)
     assumed = looked_at(samples)
@@ -264,6 +264,13 @@ def _must_have_squares(samples: Samples) -> None:
         if largest > _LARGEST:
             expected, fix = f"scores of at most {_LARGEST:g}", "drop the answer or score it again"
             raise DataError(_checks.message(name, expected=expected, got=f"{largest:g}", fix=fix))
+
+
+def _check_population(samples: Samples, prompts: PromptsAre) -> None:
+    _checks.choice(prompts, get_args(PromptsAre), name="prompts")
+    if prompts == "fixed" and samples.clusters is not None:
+        got = "fixed: prompts that are the whole population are not drawn, in groups or alone"
+        raise OptionError(_checks.message("prompts", expected="sampled with a column of clusters", got=got))
 
 
 def _check_limits(samples: Samples, reward_max: float | None, gold_min: float | None, tolerance: float | None) -> None:
