@@ -198,14 +198,15 @@ def k3(delta: ArrayLike, *, clamp: tuple[float, float] | None = None) -> Array:
 
 
 class Term(NamedTuple):
-    """An estimator: its value of a token's ``delta``, and the derivative of that."""
+    """An estimator: its value of a token's ``delta``, the derivative of that, whether the value may be below 0."""
 
     value: Callable[..., Array]
     slope: Callable[[Array], Array]
+    signed: bool = False
 
 
 ESTIMATORS: dict[str, Term] = {
-    "k1": Term(k1, np.ones_like),
+    "k1": Term(k1, np.ones_like, signed=True),
     "k2": Term(k2, np.positive),
     "k3": Term(k3, lambda delta: -np.expm1(-delta)),
     "abs": Term(lambda delta, *, clamp=None: np.abs(_delta(delta, clamp)), np.sign),

@@ -12,6 +12,7 @@ from kleash.audit.engine import check
 from kleash.audit.findings import Evidence, Finding, cannot_tell, number
 from kleash.audit.logs.needs import KL, MOVES, STARTS
 from kleash.audit.logs.view import series
+from kleash.kl import ESTIMATORS
 from kleash.trainers import TABLE
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def kl_negative(view: LogView, level: float) -> Finding:
     x = view.kl_series.values
     grant = float(view.error(kl.key, x).max())
     evidence = Evidence(column=kl.key, least=float(x.min()), rows=int(x.size))
-    if kl.spec.estimator in ("k2", "k3", "full"):
+    if kl.spec.estimator == "full" or not ESTIMATORS[kl.spec.estimator].signed:
         return _never_below_0(kl, float(x.min()), grant, evidence)
     # per token, at least one token each, is a weaker test of the same hypothesis
     answers = view.per_answer if view.per_answer.size else view.kl_series
