@@ -221,7 +221,7 @@ def test_openrlhf_status_lines_win_over_progress_bars() -> None:
     assert log.config == {"init_kl_coef": 0.01, "kl_estimator": "k2", "use_kl_loss": True}
 
 
-@pytest.mark.parametrize("shown", ["kl=0.02, reward=0.5", "policy_loss=0.1, reward=0.5", "act_loss=0.1, kl=0.02"])
+@pytest.mark.parametrize("shown", ["kl=0.02, vllm_kl=0.01", "act_loss=0.1, act_lr=5e-7", "act_loss=0.1, kl=0.02"])
 def test_a_bar_is_read_for_a_kl_or_a_loss_of_the_policy(tmp_path: Path, shown: str) -> None:
     path = tmp_path / "bars.txt"
     path.write_text("".join(f"Episode [1/1]: 100%|###| 2/2 [00:20<00:00, {shown}, gen_len={n}]\n" for n in (90, 91)))
