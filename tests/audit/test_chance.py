@@ -126,6 +126,15 @@ def test_the_slope_lies_between_the_regressions(noise_x, noise_y, slope):
     assert wrong == 0
 
 
+def test_an_empty_group_does_not_count_and_one_answer_is_a_group():
+    rng = np.random.default_rng(4)
+    x, y = rng.normal(size=(2, 12)) + rng.normal(size=12)
+    moments = np.stack([np.ones(12), x, y, x * x, x * y, y * y], axis=1)
+    bounds = slope_bounds(moments, level=0.05)
+    assert np.isfinite(bounds).all()
+    assert slope_bounds(np.vstack([moments, np.zeros(6)]), level=0.05) == bounds
+
+
 def test_means_over_answers_of_unequal_length():
     """95 % limits of a token mean with dependent tokens cover in 91 % to 99 % of 500 batches."""
     rng, covered = np.random.default_rng(6), 0
