@@ -114,3 +114,57 @@ def test_policies_of_two_files_stay_two_sources(tmp_path):
     assert np.isnan(sources.log_ratio[0, 2])
     assert sources.log_ratio[4].tolist()[0] == 0.0
     assert len(read_samples(paths[:1]).sources.names) == 1
+
+
+def kept_run(folder, *, scored):
+    """A watched run's folder as the callback leaves it: two answers to each of two prompts, at step 0 and step 3."""
+    folder.mkdir()
+    record = {"schema": 2, "kind": "trl", "status": "running", "config": {}}
+    (folder / "run.json").write_text(json.dumps(record))
+    rows = [
+        {
+            "step": step,
+            "prompt_id": prompt,
+            "source": source,
+            "reward": float(i),
+            "logp": logp,
+            "ref_logp": [-1.0, -1.0],
+        }
+        for step, source, logp in ((0, "reference", [-1.0, -1.0]), (3, "step 3", [-0.5, -0.75]))
+        for prompt in (0, 1)
+        for i in (0, 1)
+    ]
+    (folder / "rollouts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "scored.jsonl").write_text("".join(json.dumps(line) + "\n" for line in scored))
+    return folder
+
+
+def test_a_run_folder_stands_for_the_answers_it_keeps(tmp_path):
+    line = {"step": 3, "source": "step 3", "log_ratio": [0.1, 0.2, 0.3, 0.4]}
+    drawn_again = {"step": 6, "source": "step 6", "log_ratio": [1.0] * 4}  # a kill before its answers were written
+    samples = read_samples(kept_run(tmp_path / "run", scored=[line, drawn_again]))
+    assert samples.sources.names == ("reference", "step 3")
+    reference = samples.sources.code == 0
+    assert samples.sources.log_ratio[reference].tolist() == [[0.0, 0.1], [0.0, 0.2], [0.0, 0.3], [0.0, 0.4]]
+    assert samples.sources.log_ratio[~reference, 1].tolist() == [0.75] * 4
+    assert samples.inputs[0]["path"].endswith("rollouts.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ({"source": "step 3", "log_ratio": [0.1] * 3}, "expected 4, one for each answer of the reference, got 3"),
+        ({"source": "step 3", "log_ratio": [0.1, 0.1, 0.1, None]}, "got one that is not finite"),
+        ({"log_ratio": 1}, r"scored\.jsonl:1: is no line of log ratios"),
+    ],
+)
+def test_log_ratios_that_do_not_fit_the_answers_are_refused(tmp_path, line, why):
+    with pytest.raises(DataError, match=why):
+        read_samples(kept_run(tmp_path / "run", scored=[line]))
+
+
+def test_a_run_that_keeps_no_answers_is_refused_in_words(tmp_path):
+    folder = kept_run(tmp_path / "run", scored=[])
+    (folder / "rollouts.jsonl").unlink()
+    with pytest.raises(DataError, match=r"trl run: expected answers in rollouts\.jsonl, got none"):
+        read_samples(folder)

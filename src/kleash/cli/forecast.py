@@ -89,9 +89,10 @@ def forecast(
     """Forecast judge's score, true quality and KL at every beta from scored samples of the reference.
 
     SAMPLES are CSV, JSONL (also .gz) or Parquet files, or - for standard input: a row per answer with its prompt,
-    the judge's score, and the true quality where it is known. Answers must have been drawn from the reference at
-    temperature 1 without top-k or top-p, or from a policy whose log ratio to the reference each row carries
-    (log_ratio, or logp and ref_logp; source names the policy). Betas that the samples cannot speak about are refused.
+    the judge's score, and the true quality where it is known; or run folders that keep answers. Answers must have been
+    drawn from the reference at temperature 1 without top-k or top-p, or from a policy whose log ratio to the reference
+    each row carries (log_ratio, or logp and ref_logp; source names the policy). Betas that the samples cannot speak
+    about are refused.
     """
     from kleash.forecasting.forecast import forecast as run
     from kleash.samples import read_samples

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Forecast"]
 
+_SHOWN_SOURCES = 4  # in the small print: the first and the last ones
 _SHOWN_ROWS = 14  # of the table on a terminal: it fits a screen with the verdict below it
 
 
@@ -96,7 +97,7 @@ class Forecast:
         from kleash.terminal import page
 
         labels = f", {self.n_gold:,} with gold" if 0 < self.n_gold < self.n_samples else ""
-        whose = "the reference" if not self.reports else " and ".join(report.name for report in self.reports)
+        whose = _listed(self.reports)
         title = f"Forecast from {self.n_samples:,} answers of {whose} to {self.n_prompts:,} prompts{labels}"
         title += "" if self.objective == "tilt" else f" ({self.objective}: beta is the trainer's)"
         caption = self._small_print()
@@ -131,7 +132,14 @@ class Forecast:
                 where = f"at any beta it could cost more than {limit}"
             mass = self.unseen.mass_below
             lines.append(f"A kind of cheat no sample shows may have a mass of up to {mass:.2g}; {where}")
-        lines += [f"{report}" for report in self.reports]
+        some = (
+            self.reports
+            if len(self.reports) <= _SHOWN_SOURCES
+            else (self.reports[0], *self.reports[1 - _SHOWN_SOURCES :])
+        )
+        lines += [f"{report}" for report in some]
+        if len(some) < len(self.reports):
+            lines.append(f"{len(some)} of {len(self.reports)} sources; all of them with --format json.")
         if self.onward is not None:
             lines.append(str(self.onward))
         return lines + list(self.notes)
@@ -143,3 +151,12 @@ class Forecast:
     def save(self, path: str | Path) -> None:
         """Write :meth:`to_dict` as JSON, atomically."""
         _files.write_atomic(path, _files.dump_json(self.to_dict()) + "\n")
+
+
+def _listed(reports: tuple[SourceReport, ...]) -> str:
+    """Who drew the answers."""
+    if not reports:
+        return "the reference"
+    if len(reports) <= _SHOWN_SOURCES:
+        return " and ".join(report.name for report in reports)
+    return f"{reports[0].name} and {len(reports) - 1} policies"

@@ -1,26 +1,21 @@
-"""What a watched run's measurements come to: means over prompts, the answers as lines, the table."""
+"""What a watched run's measurements come to: means over prompts, the table."""
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kleash.frontier import Estimates, Frontier, Gold, Replicates
-from kleash.runs import json_lines
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
     from kleash.estimates import Floats
 
-__all__ = ["answer_lines", "array", "cut_back", "frontier_of", "mean", "mean_se"]
+__all__ = ["array", "frontier_of", "mean", "mean_se"]
 
 _DRAWS = 400  # bootstrap draws over prompts kept with the frontier: their spread is read to 4 %
 
@@ -42,45 +37,6 @@ def mean_se(values: Sequence[float | None]) -> tuple[float | None, float | None]
 def array(values: Sequence[float | None]) -> Floats:
     """NaN for None."""
     return np.array([math.nan if v is None else v for v in values], dtype=np.float64)
-
-
-def answer_lines(step: int, found: Mapping[str, Sequence[Any]]) -> str:
-    """The answers of a measurement with both log-probabilities per token, as ``kleash check`` reads them."""
-    return json_lines(
-        {
-            key: value
-            for key, value in {
-                "step": step,
-                "prompt_id": i,
-                "logp": answer.logp.tolist(),
-                "ref_logp": answer.ref_logp.tolist(),
-                "reward": found["rewards"][i][k],
-                "gold": found["golds"][i][k],
-            }.items()
-            if value is not None
-        }
-        for i, answers in enumerate(found["answers"])
-        for k, answer in enumerate(answers)
-    )
-
-
-def cut_back(path: Path, *, step: int) -> None:
-    """Cut a file of answers back to those of steps up to ``step``: the rest is drawn again after a resume.
-
-    A last line that a kill has torn goes with them.
-    """
-    if not path.exists():
-        return
-    with open(path, "rb+") as file:
-        while line := file.readline():
-            try:
-                later = json.loads(line)["step"] > step
-            except ValueError:
-                later = True
-            if later:
-                file.seek(-len(line), os.SEEK_CUR)
-                file.truncate()
-                return
 
 
 def frontier_of(

@@ -15,25 +15,25 @@ from transformers import Trainer, TrainerCallback
 from kleash import _checks, _files
 from kleash._checks import message
 from kleash.errors import ConfigError, DataError, OptionError
-from kleash.integrations.measure import Reference, full_kl_of, sample_answers
+from kleash.integrations.kept import Kept
+from kleash.integrations.measure import Answer, Reference, full_kl_of, sample_answers
 from kleash.integrations.peak import GoldPeak
 from kleash.integrations.prompts import end_ids, prompt_rows, token_ids
-from kleash.integrations.records import answer_lines, array, cut_back, frontier_of, mean, mean_se
+from kleash.integrations.records import array, frontier_of, mean, mean_se
 from kleash.integrations.scores import choose, score
-from kleash.integrations.versions import require_trl
+from kleash.integrations.versions import measurable, require_trl
 from kleash.runs import Run, json_lines, open_run
-from kleash.trainers import TRAINERS
 
 if TYPE_CHECKING:
     from kleash.frontier import Frontier
 
 __all__ = ["KleashCallback"]
 
-_TRAINERS = tuple(trainer.classes[1] for trainer in TRAINERS.values() if trainer.classes is not None)
 _QUANTITIES = ("reward", "gold", "kl", "length")
-_PROMPTS, _ANSWERS = "prompts.jsonl", "rollouts.jsonl"
-_ANEW = 1_000_003  # added to the seed where answers must be others than those of all measurements
-_TURNS = {"tools": "tools", "rollout_func": "a rollout function", "environments": "environments"}
+_PROMPTS = "prompts.jsonl"
+_ANEW, _FIRST = 1_000_003, 2_000_003
+"""Added to the seed where answers must be others than those of all measurements: of the weights handed over, and of
+step 0, whose answers stand for the reference beside those of later policies."""
 _PLAIN = {"top_k": 0, "top_p": 1.0, "min_p": None, "repetition_penalty": 1.0}
 _SAME_REFERENCE = 0.05  # nats by which a reference asked again may differ: bf16 and other machines stay below
 
@@ -74,7 +74,8 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
     run_dir
         Where the run folder goes; default: ``kleash`` inside the trainer's ``output_dir``.
     dump
-        Also write the answers with their log-probabilities, for ``kleash check``.
+        Also write the answers with their log-probabilities, for ``kleash check`` and ``kleash forecast``, and ask each
+        policy for those of step 0's answers.
     seed
         Of the answers drawn for measuring.
     batch
@@ -125,7 +126,7 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         self.versions = require_trl()
-        self.kind, trainer, args = _measurable(self.trainer), self.trainer, self.trainer.args
+        self.kind, trainer, args = measurable(self.trainer), self.trainer, self.trainer.args
         _checks.integer(self.every, name="every", at_least=1)
         _checks.integer(self.n_answers, name="n_answers", at_least=1)
         _checks.integer(self.n_prompts, name="n_prompts", at_least=2)
@@ -145,6 +146,7 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
         still = None if getattr(args, "sync_ref_model", False) else getattr(trainer, "ref_model", None)
         self.model = trainer.accelerator.unwrap_model(trainer.model)
         self.reference = Reference(self.model, frozen=still)
+        self.kept = Kept(folder=self.folder, decode=self._text)
 
     # ------------------------------------------------------------------------------------------------ what TRL calls
 
@@ -154,7 +156,8 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
         self._watch = GoldPeak(looks=looks, patience=self.patience, false_alarm=self.false_alarm)
         if state.is_world_process_zero:
             self._open(resumed=state.global_step > 0, step=state.global_step)
-        self.metrics, self.by_prompt = self._from_main([self.metrics, self.by_prompt])
+        shared = [self.metrics, self.by_prompt, self.kept.first]
+        self.metrics, self.by_prompt, self.kept.first = self._from_main(shared)
         for row in self.by_prompt if self.functions.gold is not None else []:
             self._watch.update(row["step"], array(row["gold"]))
         if not self.by_prompt:
@@ -175,6 +178,7 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
             # The best of many measurements was also the luckiest: what is handed over is measured anew.
             self._handed_over = {"step": self._best[0], **self.measure(seed=self.seed + _ANEW)}
         if self._run is not None:
+            lacking = self.kept.forecast(seed=self.seed) if self.dump else None
             results = {
                 "trainer": self.kind,
                 "gold": self.functions.gold_name,
@@ -184,7 +188,7 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
                 else None,
                 "restored": None if self._best is None else self._best[0],
                 "reference_fingerprint": self.reference.fingerprint(self.prompt_ids[0]),
-                "notes": self._notes(),
+                "notes": self._notes() + ([] if lacking is None else [lacking]),
             }
             self._run.finish(seed=self.seed, results=results, metrics=self.metrics, frontier=self.frontier())
 
@@ -209,7 +213,7 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
         mine = range(accelerator.process_index, len(self.rows), accelerator.num_processes)
         share = [self._measure_prompts(list(mine), self.seed if seed is None else seed)] if mine else []
         parts = gather_object(share) if accelerator.num_processes > 1 else share
-        merged = {key: [None] * len(self.rows) for key in (*_QUANTITIES, "answers", "rewards", "golds")}
+        merged = {key: [None] * len(self.rows) for key in (*_QUANTITIES, "answers", "rewards", "golds", "first")}
         for part in parts:
             for i, row in part.items():
                 for key, value in row.items():
@@ -217,7 +221,6 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
         return merged
 
     def _measure_prompts(self, which: list[int], seed: int) -> dict[int, dict[str, Any]]:
-        pad = self.tokenizer.pad_token_id
         ids = [self.prompt_ids[i] for i in which]
         drawn = sample_answers(
             self.model,
@@ -226,15 +229,15 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
             max_new_tokens=self.longest,
             temperature=self.temperature,
             end_ids=self.end_ids,
-            pad_id=pad,
+            pad_id=self.tokenizer.pad_token_id,
             seed=seed + which[0],
             batch=self.at_a_time,
         )
         flat_ids = [p for p in ids for _ in range(self.n_answers)]
         flat = [a for answers in drawn for a in answers]
-        measured = full_kl_of(
-            self.model, self.reference, flat_ids, flat, temperature=self.temperature, pad_id=pad, batch=self.at_a_time
-        )
+        measured = self._asked(flat_ids, flat)
+        first = [a for i in which for a in self.kept.first[i]] if self.kept.first else []
+        again = self._asked(flat_ids, first) if first else []
         asked: dict[str, Any] = {
             "rows": [self.rows[i] for i in which for _ in range(self.n_answers)],
             "answers": flat,
@@ -255,13 +258,24 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
                 "answers": measured[at],
                 "rewards": rewards[at],
                 "golds": golds[at],
+                "first": [float(a.logp.sum() - a.ref_logp.sum()) for a in again[at]],
             }
         return found
+
+    def _asked(self, prompt_ids: list[list[int]], answers: list[list[int]]) -> list[Answer]:
+        """What policy and reference say of given answers."""
+        pad, batch = self.tokenizer.pad_token_id, self.at_a_time
+        return full_kl_of(
+            self.model, self.reference, prompt_ids, answers, temperature=self.temperature, pad_id=pad, batch=batch
+        )
+
+    def _text(self, ids: list[int]) -> str:
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
     def _measure(self, args: Any, state: Any, control: Any) -> None:
         if self.by_prompt and self.by_prompt[-1]["step"] == state.global_step:
             return
-        found = self.measure()
+        found = self.measure(seed=self.seed + (0 if self.by_prompt else _FIRST))
         row: dict[str, Any] = {"step": state.global_step, "beta": self._beta(), "seed": args.seed}
         for name in _QUANTITIES:
             row[name], row[f"{name}_se"] = mean_se(found[name])
@@ -270,6 +284,8 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
         self.by_prompt.append({"step": state.global_step, **{name: found[name] for name in _QUANTITIES}})
         if state.is_world_process_zero:
             self._write(state.global_step, found)
+        if self.dump and len(self.by_prompt) == 1:
+            self.kept.first = [[answer.ids for answer in row] for row in found["answers"]]
         logged = {f"kleash/{k}": row[k] for k in ("kl", "kl_se", "reward", "reward_se", "gold", "gold_se", "length")}
         due = control.should_log  # the trainer's own log, which writing one here would call done
         Trainer.log(self.trainer, {k: v for k, v in logged.items() if v is not None})
@@ -289,8 +305,7 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
         for name, rows in (("metrics.jsonl", self.metrics), (_PROMPTS, self.by_prompt)):
             _files.write_atomic(self.folder / name, json_lines(rows))
         if self.dump:
-            with open(self.folder / _ANSWERS, "a", encoding="utf-8") as file:
-                file.write(answer_lines(step, found))
+            self.kept.write(step, found)
 
     def frontier(self) -> Frontier:
         """The table of this run: one row against the reference; the policy of the last measurement, or the restored."""
@@ -336,7 +351,7 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
                 fix = "begin the run with the callback: the reference's own scores are its first row"
                 wrong = message("run", expected="its measurements so far", got="none", fix=fix)
                 raise DataError(wrong, path=self.folder) from None
-        cut_back(self.folder / _ANSWERS, step=step)
+        self.kept.cut_back(step=step)
         self._run.begin(seed=self.seed)
 
     def _from_main(self, value: Any) -> Any:
@@ -382,18 +397,3 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
 
     def _trained(self) -> list[Any]:
         return [p for p in self.model.parameters() if p.requires_grad]
-
-
-def _measurable(trainer: Any) -> str:
-    """The trainer's kind, if its policy can be measured from inside."""
-    kind = next((c.__name__ for c in type(trainer).__mro__ if c.__name__ in _TRAINERS), None)
-    if kind is None:
-        raise OptionError(message("trainer", expected="one of " + ", ".join(_TRAINERS), got=type(trainer).__name__))
-    if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
-        fix = "train with plain accelerate, or without the callback"
-        raise OptionError(message("weights", expected="whole on every process", got="DeepSpeed or FSDP", fix=fix))
-    for name, what in _TURNS.items():
-        if getattr(trainer, name, None):
-            fix = "train without the callback"
-            raise OptionError(message("answers", expected="one turn of the policy's own", got=what, fix=fix))
-    return kind

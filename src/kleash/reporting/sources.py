@@ -17,6 +17,7 @@ from kleash.frontier import Frontier
 from kleash.reporting.facts import given
 from kleash.reporting.readers import KINDS, ReportSource, from_content, from_frontier, from_run
 from kleash.runs import read_run
+from kleash.samples import DIAL
 from kleash.train.result import SweepResult
 
 if TYPE_CHECKING:
@@ -29,14 +30,15 @@ __all__ = ["ReportSource", "given", "read_sources", "source_of", "sources_of"]
 def read_sources(paths: Iterable[str | Path]) -> tuple[ReportSource, ...]:
     """Read every path; names come from the paths, as short as keeps them apart.
 
+    The folder of a watched run gives two: its trained table, and the forecast from its answers.
+
     Raises `OptionError`: No path, or something that kleash cannot show. `MissingFileError`, `DataError`: A path is not
     there, or not whole; the message names it.
     """
     listed = [Path(path) for path in paths]
     if not listed:
         raise OptionError(message("sources", expected=KINDS, got="nothing"))
-    names = _names(listed)
-    return tuple(_read(path, name) for path, name in zip(listed, names, strict=True))
+    return tuple(source for path, name in zip(listed, _names(listed), strict=True) for source in _read(path, name))
 
 
 def source_of(
@@ -67,9 +69,11 @@ def source_of(
 def sources_of(what: Any) -> tuple[ReportSource, ...]:
     """Sources of results in memory and of paths, one or several, in their order, each with a name of its own."""
     several = list(what) if isinstance(what, list | tuple) else [what]
-    paths = [item for item in several if isinstance(item, str | Path)]
-    read = iter(read_sources(paths) if paths else ())
-    sources = [next(read) if isinstance(item, str | Path) else source_of(item) for item in several]
+    paths = [Path(item) for item in several if isinstance(item, str | Path)]
+    names = iter(_names(paths))
+    sources: list[ReportSource] = []
+    for item in several:
+        sources += _read(Path(item), next(names)) if isinstance(item, str | Path) else [source_of(item)]
     seen = _numbered([source.name for source in sources])
     return tuple(source_of(source, name=name) for source, name in zip(sources, seen, strict=True))
 
@@ -92,11 +96,16 @@ def _numbered(names: Sequence[str]) -> list[str]:
     return out
 
 
-def _read(path: Path, name: str) -> ReportSource:
+def _read(path: Path, name: str) -> list[ReportSource]:
     if str(path) == "-":
-        return _from_text(sys.stdin.read(), path=path, name=name)
-    if path.is_dir():
-        return from_run(read_run(path), name=name)
+        return [_from_text(sys.stdin.read(), path=path, name=name)]
+    if not path.is_dir():
+        return [_of_file(path, name)]
+    dial = [_of_file(path / DIAL, f"{name}, forecast")] if (path / DIAL).exists() else []
+    return [from_run(read_run(path), name=name), *dial]
+
+
+def _of_file(path: Path, name: str) -> ReportSource:
     _files.must_be_file(path, expected=KINDS)
     digest = _files.sha256(path)
     if path.suffix == ".parquet":

@@ -16,11 +16,12 @@ from kleash.rows import opened
 from kleash.samples._clusters import add_clusters, numbered
 from kleash.samples._columns import Wanted, reward_specs
 from kleash.samples._first_steps import nothing_left, sampling_note
+from kleash.samples._runs import DIAL, ROLLOUTS, SCORED, answers_in, with_scored
 from kleash.samples._samples import Samples, grouped, plural, were
-from kleash.samples._sources import Sources, merged_sources
+from kleash.samples._sources import REFERENCE, Sources, merged_sources
 from kleash.samples._table import Table, read_table
 
-__all__ = ["Samples", "Sources", "read_samples"]
+__all__ = ["DIAL", "REFERENCE", "ROLLOUTS", "SCORED", "Samples", "Sources", "read_samples"]
 
 
 def read_samples(
@@ -43,12 +44,13 @@ def read_samples(
 
     What a trainer wrote while it trained is known by its columns: TRL's completions (Parquet; ``step``, ``prompt``,
     ``completion``, ``advantage``, a column per reward function) and verl's rollouts (JSONL; ``step``, ``input``,
-    ``output``, ``score``). Of these only the answers of the first step are read, which the reference drew.
+    ``output``, ``score``). Of these only the answers of the first step are read, which the reference drew. A run folder
+    of kleash (of the callback, or of a sweep of language models) stands for the answers that it keeps.
 
     Parameters
     ----------
     paths
-        Files: .csv, .jsonl, .json (one array), .parquet, each also as .gz; ``-`` is standard input.
+        Files: .csv, .jsonl, .json (one array), .parquet, each also as .gz; ``-`` is standard input. Or run folders.
     prompt_column
         What tells the prompts apart; default ``prompt_id``, else ``prompt``. Texts are taken as they are; a whole
         number is its digits, so 1, 1.0 and "1" are one prompt; chat messages are their JSON with sorted keys.
@@ -112,13 +114,14 @@ def read_samples(
     labels: dict[str, int] = {}
     clusters: dict[str, str] = {}
     tables: list[Table] = []
-    for name in names:
+    for name in map(answers_in, names):
         with opened(name, stdin=stdin) as source:
             twin = next((t.source.shown for t in tables if t.source.sha256 == source.sha256), None)
             if twin is not None:
                 got = f"the content of {twin} again"
                 raise OptionError(message(source.shown, expected="other samples", got=got, fix="name each file once"))
             tables.append(read_table(source, wanted, labels))
+            tables[-1].sources = with_scored(tables[-1].sources, name)
             if cluster_column is not None:
                 add_clusters(source, tables[-1].roles.prompt, cluster_column, clusters)
     if not any(table.size for table in tables):
