@@ -224,6 +224,15 @@ def test_exchanged_columns_must_be_excluded_before_sign_is_ok():
     assert finding(turned, "SIGN").status == "cannot-tell"
 
 
+def test_exchanged_columns_that_do_not_fit_either_are_not_called_exchanged():
+    _, _, far = honest(np.random.default_rng(0), answers=512, drift=0.4)
+    turned = changed(far, tokens={"logp": far.tokens["ref_logp"], "ref_logp": far.tokens["logp"]})
+    assert finding(turned, "SIGN").status == "problem"
+    lowered = changed(far, tokens={"logp": far.tokens["ref_logp"] - 0.02, "ref_logp": far.tokens["logp"]})
+    answer = finding(lowered, "SIGN")
+    assert (answer.status, answer.message.split(": ")[-1]) == ("cannot-tell", "neither way round is right")
+
+
 def test_a_sampler_without_a_single_number_lets_nothing_pass():
     x = drawn(np.random.default_rng(0), 64, 40)
     chunk = table(x["logp"], x["ref_logp"], tokens={"behavior_logp": np.full((64, 40), np.nan)})

@@ -189,6 +189,17 @@ def test_m9_proxy_up_gold_down():
     assert hacking.evidence["judge_gain"] == pytest.approx(0.17517, abs=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("judge", "gold", "shape"),
+    [(1, 1, "judge up, gold up"), (1, -1, "judge up, gold down"), (-1, 1, "mixed"), (-1, -1, "mixed")],
+)
+def test_a_few_rows_have_a_shape_and_no_verdict(judge, gold, shape):
+    rows = np.arange(4.0)
+    raw = {"reward": judge * rows, "rewards/gold": gold * rows}
+    log = make("trl-grpo", raw, fields={"reward": "reward"}, components={"gold": gold * rows})
+    assert findings(log, gold="gold")["HACKING"].evidence["shape"] == shape
+
+
 def test_m10_a_loss_of_0_that_is_rounding():
     """https://github.com/huggingface/trl/issues/3452, TRL GRPO: loss 0.0, KL small."""
     kl = [0.00056032, 0.00055024, 0.00053188, 0.00055152]
