@@ -195,8 +195,8 @@ def test_m9_proxy_up_gold_down():
 )
 def test_a_few_rows_have_a_shape_and_no_verdict(judge, gold, shape):
     rows = np.arange(4.0)
-    raw = {"reward": judge * rows, "rewards/gold": gold * rows}
-    log = make("trl-grpo", raw, fields={"reward": "reward"}, components={"gold": gold * rows})
+    raw = {"reward": judge * rows, "rewards/gold": gold * rows**2}
+    log = make("trl-grpo", raw, fields={"reward": "reward"}, components={"gold": gold * rows**2})
     assert findings(log, gold="gold")["HACKING"].evidence["shape"] == shape
 
 
