@@ -13,10 +13,10 @@ from kleash.audit.declared import Declared, read_config
 from kleash.audit.dumps import CHECKS, check_dump
 from kleash.audit.engine import Check
 from kleash.audit.findings import CheckedInput, Finding
-from kleash.audit.inputs import sort_inputs
+from kleash.audit.inputs import Inputs, sort_inputs
 from kleash.audit.logs import LOG_CHECKS, SEVERAL_RUNS, check_logs
 from kleash.audit.result import Catalogue, CheckReport
-from kleash.errors import OptionError
+from kleash.errors import DataError, OptionError
 
 __all__ = [
     "CHECKS",
@@ -51,7 +51,8 @@ def check(
     ----------
     paths
         Dumps, JSONL or Parquet (`kleash.audit.dumps.rollouts` lists the columns; ``-`` is stdin), training logs
-        (`kleash.logs` reads eight trainers' and plain tables), or folders of both. The kind is told by the content.
+        (`kleash.logs` reads trainers' and plain tables), or folders of both and of anything else. The kind is told by
+        the content.
     config
         TOML, YAML or JSON with what the files cannot show: ``beta``, ``reward_min``, ``reward_max``, ``estimator``,
         ``placement``; or, for logs, the trainer's own configuration under its own option names. ``columns`` in it says
@@ -70,7 +71,8 @@ def check(
     -------
     CheckReport
         Findings per input, with evidence in numbers, causes in order of likelihood, and what to do. Two or more logs
-        with known coefficients also give a Frontier.
+        with known coefficients also give a Frontier. ``files`` says of each file in a folder what it is, or why it is
+        not checked.
 
     Raises
     ------
@@ -99,13 +101,30 @@ def check(
     low, high = (None, None) if reward_range is None else reward_range
     declared = declared.updated(beta=beta, reward_min=low, reward_max=high)
     found = sort_inputs(names, trainer=trainer, mapping=declared.columns)
-    dumps = [check_dump(path, declared) for path in found.dumps]
+    dumps, lost = _dumps(found, declared)
     logs, log_findings, frontier = check_logs(found.logs, declared=declared, config=settings, gold=gold)
+    inputs = (*(checked for checked, _ in dumps), *logs)
     return CheckReport(
-        inputs=(*(checked for checked, _ in dumps), *logs),
+        inputs=inputs,
+        files=tuple(seen.row({item.path: item for item in inputs}, lost) for seen in found.seen),
         findings=(*(finding for _, findings in dumps for finding in findings), *log_findings),
         frontier=frontier,
     )
+
+
+def _dumps(found: Inputs, declared: Declared) -> tuple[list[tuple[CheckedInput, list[Finding]]], dict[str, str]]:
+    """The dumps with their findings, and why those of a folder that cannot be read are left out."""
+    checked: list[tuple[CheckedInput, list[Finding]]] = []
+    lost: dict[str, str] = {}
+    in_folders = {str(seen.path) for seen in found.seen}
+    for path in found.dumps:
+        try:
+            checked.append(check_dump(path, declared))
+        except DataError as error:
+            if str(path) not in in_folders or (len(lost) + 1 == len(found.dumps) and not found.logs):
+                raise
+            lost[str(path)] = str(error).removeprefix(f"{path}: ").partition("; ")[0]
+    return checked, lost
 
 
 def list_checks() -> Catalogue:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import shutil
 import sys
 import tempfile
@@ -14,25 +13,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kleash._checks import message
+from kleash.audit.dumps.kind import DUMP_SUFFIXES, LOOKED_AT, begins_a_dump, is_dump
+from kleash.audit.folder import Seen, look_into
 from kleash.errors import DataError, KleashError
-from kleash.rows import head
 
 if TYPE_CHECKING:
     from kleash.logs.table import RunLog
 
-__all__ = ["Inputs", "is_dump", "sort_inputs"]
-
-DUMP_COLUMNS = ("logp", "ref_logp", "seq_logp", "seq_ref_logp", "behavior_logp")
-DUMP_SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
-LOOKED_AT = 1 << 20
+__all__ = ["Inputs", "sort_inputs"]
 
 
 @dataclass
 class Inputs:
-    """Rollout dumps by path, logs as they were read."""
+    """Rollout dumps by path, logs as they were read, and all that lies in the folders that were named."""
 
     dumps: list[str | Path] = field(default_factory=list)
     logs: list[RunLog] = field(default_factory=list)
+    seen: list[Seen] = field(default_factory=list)
 
 
 def sort_inputs(
@@ -83,7 +80,7 @@ def _stdin(trainer: str | None, mapping: Mapping[str, str] | None, found: Inputs
         first = stream.read(LOOKED_AT)
         stream.seek(at)
     undecided = first.lstrip().startswith(b"{") and b"\n" not in first.strip() and b'"log_history"' not in first
-    if not first.strip() or _begins_a_dump(first) or undecided:
+    if not first.strip() or begins_a_dump(first) or undecided:
         found.dumps.append("-")
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -99,25 +96,15 @@ def _stdin(trainer: str | None, mapping: Mapping[str, str] | None, found: Inputs
 
 
 def _folder(folder: Path, trainer: str | None, mapping: Mapping[str, str] | None, found: Inputs) -> None:
-    from kleash.logs import read_logs
-
-    files = [p for p in sorted(folder.rglob("*")) if p.name.lower().endswith(DUMP_SUFFIXES)]
-    dumps = [p for p in files if is_dump(p) and not _of_run_folder(p)]
-    try:
-        logs = read_logs(folder, trainer=trainer, mapping=mapping)
-    except DataError:
-        if not dumps:
-            fix = "name the file"
-            text = message("folder", expected="rollout dumps or training logs", got="a folder without any", fix=fix)
-            raise DataError(text, path=folder) from None
-        logs = []
-    found.dumps += dumps
-    found.logs += [log for log in logs if Path(log.path) not in dumps and not _of_run_folder(Path(log.path))]
-
-
-def _of_run_folder(path: Path) -> bool:
-    """Whether a file is kleash's own record of a run: exact expectations or sparse measurements, no trainer's log."""
-    return path.name in ("frontier.parquet", "metrics.jsonl", "prompts.jsonl") and (path.parent / "run.json").exists()
+    seen = look_into(folder, trainer=trainer, mapping=mapping)
+    inside = [item for item in seen if not item.why]
+    if not inside:
+        got = "a folder without any" if not seen else f"none in {len(seen)} file{'s' * (len(seen) != 1)}"
+        text = message("folder", expected="rollout dumps or training logs", got=got, fix="name the file")
+        raise DataError(text, path=folder)
+    found.seen += seen
+    found.dumps += [item.path for item in inside if item.kind == "rollouts"]
+    found.logs += [log for item in inside for log in item.logs]
 
 
 def _file(path: str | Path, trainer: str | None, mapping: Mapping[str, str] | None, found: Inputs) -> None:
@@ -134,30 +121,3 @@ def _file(path: str | Path, trainer: str | None, mapping: Mapping[str, str] | No
         kinds = "a rollout dump (logp and ref_logp) or a training log"
         text = str(error).removeprefix(f"{path}: ")
         raise DataError(message("input", expected=kinds, got=f"neither ({text})"), path=path) from None
-
-
-def is_dump(path: str | Path) -> bool:
-    """Whether a file is Parquet, or its first line a JSON object with log-probabilities.
-
-    Only the beginning of the file is looked at.
-    """
-    file = Path(path)
-    if not file.is_file():
-        return False
-    try:
-        first = head(file, LOOKED_AT)
-    except DataError:
-        return True  # a broken archive is said by the reader of dumps
-    if first.startswith(b"PAR1"):
-        return True
-    return not first.strip() or _begins_a_dump(first)  # an empty file likewise
-
-
-def _begins_a_dump(first: bytes) -> bool:
-    """Whether the first line is a JSON object with log-probabilities, as far as it is there."""
-    line = first.lstrip().partition(b"\n")[0]
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):  # not JSON, not UTF-8, a number or a nesting past every limit
-        return line.startswith(b"{") and any(b'"%s"' % name.encode() in line for name in DUMP_COLUMNS)
-    return isinstance(row, dict) and any(isinstance(row.get(name), list | float | int) for name in DUMP_COLUMNS)

@@ -25,12 +25,14 @@ _ROW = ("input", "code", "status", "message", "fix")
 class CheckReport:
     """All findings about all inputs.
 
-    ``frontier`` is the table of betas that several runs together give; None where they give none.
+    ``frontier`` is the table of betas that several runs together give; None where they give none. ``files``: A row for
+    each file of the folders that were named: path, kind (rollouts, log, none), trainer, rows, why nothing is checked.
     """
 
     inputs: tuple[CheckedInput, ...]
     findings: tuple[Finding, ...]
     frontier: Frontier | None = None
+    files: tuple[dict[str, Any], ...] = ()
 
     @property
     def problems(self) -> tuple[Finding, ...]:
@@ -58,12 +60,13 @@ class CheckReport:
     def __rich__(self) -> RenderableType:
         from kleash.audit.table import report_view
 
-        return report_view(self.inputs, self.findings, self.summary())
+        return report_view(self.inputs, self.findings, self.summary(), files=self.files)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready plain data: inputs, findings, frontier."""
         return {
             **envelope("check", inputs=[item.to_dict() for item in self.inputs]),
+            "files": list(self.files),
             "findings": [finding.to_dict() for finding in self.findings],
             "frontier": None if self.frontier is None else self.frontier.to_dict(),
         }

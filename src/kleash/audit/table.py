@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -11,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from kleash.audit.engine import Check
     from kleash.audit.findings import CheckedInput, Finding
@@ -22,17 +23,71 @@ STYLES = {"problem": "bold red", "cannot-tell": "yellow", "ok": "green", "not-ru
 MARKS = {"problem": "✗", "cannot-tell": "?", "ok": "✓", "not-run": "·"}
 
 
-def report_view(inputs: Sequence[CheckedInput], findings: Sequence[Finding], summary: str) -> RenderableType:
-    """Everything a person needs from a report, 80 columns wide."""
-    parts: list[RenderableType] = []
+def report_view(
+    inputs: Sequence[CheckedInput],
+    findings: Sequence[Finding],
+    summary: str,
+    *,
+    files: Sequence[Mapping[str, Any]] = (),
+) -> RenderableType:
+    """Everything a person needs from a report; of a folder what each file is, and in full those with a problem."""
+    parts: list[RenderableType] = [_files(files, findings), Text()] if files else []
     for item in inputs:
         mine = [finding for finding in findings if finding.input == item.path]
+        if files and not any(finding.status == "problem" for finding in mine):
+            continue
         counted = _log_line(item) if item.kind == "log" else _dump_line(item)
         parts += [Text.assemble((item.path, "bold"), f"  {counted}"), *_effective(item.facts), Text()]
         parts += [_table(mine), Text()]
         parts += [_not_run(mine)] if any(f.status == "not-run" for f in mine) else []
     failed = any(finding.status == "problem" for finding in findings)
+    parts += [Text("In full are those with a problem; kleash check FILE shows another."), Text()] if files else []
     return Group(*parts, Text(summary + ".", style="bold red" if failed else "bold"))
+
+
+def _files(files: Sequence[Mapping[str, Any]], findings: Sequence[Finding]) -> Table:
+    """A row per file of a folder: what it is and how many problems it has, or why it is not checked."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+    table.add_column("", width=1, no_wrap=True)
+    table.add_column("File", ratio=1, overflow="fold")
+    table.add_column("What it is", ratio=2)
+    above = _common([str(file["path"]) for file in files])
+    for file in files:
+        name = Text(str(file["path"]).removeprefix(above))
+        if file["why"]:
+            status, words = "not-run", _short(str(file["why"]))
+        else:
+            mine = [f for f in findings if f.input.partition("#")[0] == file["path"]]
+            status = next((s for s in ("problem", "cannot-tell") if any(f.status == s for f in mine)), "ok")
+            words = f"{file['trainer'] or 'rollout dump'}, {file['rows'] or 0:,} rows: {_counted(mine)}"
+        table.add_row(Text(MARKS[status], style=STYLES[status]), name, Text(words, style="dim" * bool(file["why"])))
+    return table
+
+
+def _short(why: str) -> str:
+    """Of ``thing: expected this, got that`` what it is, with at most four of its keys."""
+    expected, _, got = why.partition(": expected ")[2].rpartition(", got ")
+    if not expected:
+        return why
+    if not got.startswith(("keys ", "columns ")):
+        return f"no {expected}"
+    keys = [key for key in got.partition(" ")[2].split(", ") if key != "..."]
+    shown = ", ".join(keys[:4]) + ", ..." * (len(keys) > 4)
+    scored = {"prompt", "completion", "response"} & set(keys)
+    return f"{shown}: scored answers? kleash forecast reads them" if scored else f"no log or dump: {shown}"
+
+
+def _common(paths: Sequence[str]) -> str:
+    """The folder that all lie in, with its slash."""
+    shared = os.path.commonpath([os.path.dirname(path) for path in paths])
+    return f"{shared}{os.sep}" if shared else ""
+
+
+def _counted(findings: Sequence[Finding]) -> str:
+    problems = [finding.code for finding in findings if finding.status == "problem"]
+    ok, open_ = (sum(finding.status == status for finding in findings) for status in ("ok", "cannot-tell"))
+    said = [", ".join(problems)] if problems else []
+    return ", ".join([*said, *([f"{open_} cannot tell"] if open_ else []), f"{ok} ok"])
 
 
 def _dump_line(item: CheckedInput) -> str:
