@@ -1,11 +1,12 @@
 """How far a forecast from the answers of policies can be trusted, where the truth is exact.
 
-Three parts. The recipes: the policies of the default dial are trained once (two minutes), their exact distributions
-kept in ``--policies``; every one is a source, alone and with half of the answers from the reference, for every beta
-of the dial. Random worlds: the families of ``kleash.random_world`` with a tilt at one nat, two tilts, a tilt with .5
-and one with 3 nats of drift. Faults: log ratios that are not what they claim, at 500 prompts x 32 answers.
+The recipes: the policies of the default dial are trained once (a minute), their exact distributions kept in
+``--policies``; every one is a source, alone and with half of the answers from the reference, for every beta of the
+dial, and all of them together between its betas. Random worlds: the families of ``kleash.random_world`` with a tilt at
+one nat, two tilts, a tilt with .5 and one with 3 nats of drift. Faults: log ratios that are not what they claim, at
+500 prompts x 32 answers.
 
-Run with ``python bench/forecast_sources.py [--redraws 200] [--worlds 40] [--table] [--policies FILE.npz]``.
+Run with ``python bench/forecast_sources.py [--part NAME] [--redraws 200] [--worlds 40] [--policies FILE.npz]``.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from kleash import Samples, forecast, random_world
 from kleash.errors import DataError
 from kleash.forecasting.identity import identity_of
 from kleash.tilt import moments, tilt_policy
+from kleash.train.own import world_samples
 from kleash.worlds import Family, World
 
 ANSWERS = 64
@@ -50,7 +52,7 @@ def trained(path: Path) -> tuple[World, dict[float, np.ndarray]]:
         lm_sweep.policy_log_probs = keeping
         house = lm_sweep.recipes()
         world = house.world
-        lm_sweep.sweep_recipes(seeds=1, seed=0)
+        lm_sweep.sweep_recipes(None, {"seeds": 1, "seed": 0})
         np.savez_compressed(
             path,
             beta=np.asarray(house.betas),
@@ -149,6 +151,34 @@ def table(path: Path, redraws: int) -> None:
         mean, spread = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
         cells = "   ".join(f"{m:.3f} +- {s:.3f}" for m, s in zip(mean, spread, strict=True))
         print(f"{name if name == 'reference' else f'the policy at {name:g}':22s}" + cells, flush=True)
+
+
+def between(path: Path, redraws: int) -> None:
+    """What a sweep's own answers say between its betas: every policy of the dial and the reference, 64 answers each."""
+    world, policies = trained(path)
+    beta = np.geomspace(0.22, 3.0, 16)
+    exact = moments(world, beta)
+    truth = np.stack([exact.reward, exact.gold, exact.kl])
+    fine = np.geomspace(0.2, 3.0, 400)
+    best = fine[moments(world, fine).gold.argmax()]
+    everyone = {"reference": world.log_reference} | {f"beta {b:g}": log_p for b, log_p in policies.items()}
+    ends = {"reward_max": float(world.reward.max()), "gold_min": float(world.gold.min()), "prompts": "fixed"}
+    found, verdicts = [], []
+    for redraw in range(redraws):
+        samples = world_samples(world, everyone, ANSWERS, 1000 + redraw)
+        found.append(measured(samples, beta, truth, seed=redraw, **ends))
+        verdicts.append(forecast(samples, seed=redraw, **ends).verdict)
+    status, inside, _ = (np.stack([row[i] for row in found]) for i in range(3))
+    ok = status == "ok"
+    print(f"\nA sweep's own answers, {redraws} redraws: rows ok in %, of those covered in % (reward gold KL)")
+    for b, value in enumerate(beta):
+        cover = " ".join(f"{100 * inside[:, q, b][ok[:, b]].mean():5.1f}" for q in range(3))
+        print(f"{value:5.3g}: {100 * ok[:, b].mean():3.0f} ({cover})")
+    print("over all: " + " ".join(f"{100 * inside[:, q][ok].mean():.1f}" for q in range(3)))
+    ends_of = np.array([(v.best_lo, v.best_hi) for v in verdicts if v.best_lo is not None and v.best_hi is not None])
+    held = ((ends_of[:, 0] <= best) & (best <= ends_of[:, 1])).mean()
+    low, high = np.median(ends_of, axis=0)
+    print(f"best beta {best:.3f} within its interval, in the middle {low:.3f} to {high:.3f}: {100 * held:.0f} %")
 
 
 def of_worlds(n_worlds: int) -> None:
@@ -270,20 +300,26 @@ def of_a_million() -> None:
     print(f"\nA million rows: the reference alone {times[0]:.1f} s, four sources {times[1]:.1f} s ({ratio:.1f} x)")
 
 
+PARTS = {
+    "table": lambda given: table(given.policies, given.redraws),
+    "faults": lambda given: of_faults(40),
+    "worlds": lambda given: of_worlds(given.worlds),
+    "million": lambda given: of_a_million(),
+    "between": lambda given: between(given.policies, given.redraws),
+    "recipes": lambda given: of_recipes(given.policies, given.redraws),
+}
+"""What is measured; `table` is that of docs/sources.md."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--redraws", type=int, default=200, help="redraws of each pair in the recipes")
     parser.add_argument("--worlds", type=int, default=40, help="random worlds per family")
-    parser.add_argument("--table", action="store_true", help="only the table of docs/sources.md")
+    parser.add_argument("--part", choices=PARTS, action="append", help="only this; repeatable; default: all of them")
     parser.add_argument("--policies", type=Path, default=Path("recipes_policies.npz"), help="kept trained policies")
     options = parser.parse_args(arguments)
-    if options.table:
-        table(options.policies, options.redraws)
-        return 0
-    of_faults(40)
-    of_worlds(options.worlds)
-    of_a_million()
-    of_recipes(options.policies, options.redraws)
+    for name in options.part or PARTS:
+        PARTS[name](options)
     return 0
 
 

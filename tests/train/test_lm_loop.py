@@ -303,11 +303,11 @@ def test_a_step_in_parts_is_the_same_step(asked):
 
 
 def test_the_reference_draws_what_policies_that_did_not_move_drew():
-    from kleash.train.reference import reference_samples
+    from kleash.train.reference import answers_of
 
     still = run(steps=1, learning_rate=1e-12, samples=4, final_samples=6, gold=None)
     for seed in (0, 1):
-        drawn = reference_samples(still, PROMPTS, key=(Purpose.EVALUATION, 1, 0), index=[seed], samples=6, each=4)
+        drawn = answers_of(still, PROMPTS, key=(Purpose.EVALUATION, 1, 0), index=[seed], samples=6, each=4).samples()
         assert drawn.reward.size == 2 * 8
         np.testing.assert_allclose(still.final("reward")[:, seed], drawn.reward.mean())
 

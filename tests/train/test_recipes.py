@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from kleash import exact_frontier, find_window, moments  # noqa: E402
+from kleash import exact_frontier, find_window, forecast, moments  # noqa: E402
 from kleash.errors import OptionError  # noqa: E402
 from kleash.train import recipes as house  # noqa: E402
 from kleash.train.adapters import attach  # noqa: E402
@@ -223,9 +223,16 @@ def test_a_short_sweep_moves_towards_the_optimum(cached, kitchen, tmp_path):
     assert [row["beta"] for row in content["optimum"]] == [0.6, 3.0]
     assert {row["prompt"] for row in content["answers"]} <= set(house.DISHES)
     assert [row["beta"] for row in content["forecast"]] == [0.6, 3.0]
+    own = content["between"]
+    names = ["reference", *(f"beta {b} seed {j}" for b in ("0.6", "3") for j in (0, 1))]
+    assert [source["name"] for source in own["sources"]] == names
+    assert own["n_samples"] == 5 * 3 * 64
+    assert sum(0.6 < row["beta"] < 3.0 and row["status"] == "ok" for row in own["rows"]) >= 5
+    ends = {"reward_max": kitchen.world.reward.max(), "gold_min": kitchen.world.gold.min()}
+    assert forecast(tmp_path / "run", prompts="fixed", **ends).rows() == own["rows"]
     text = str(result)
     assert max(map(len, text.splitlines())) <= 80
-    for words in ("The recipes: a language model", "Best possible", "Forecast"):
+    for words in ("The recipes: a language model", "Best possible", "Forecast", "Between the trained betas, from 960"):
         assert words in text
     again = sweep("recipes", **options, resume=True)
     assert again.origin == "read-back"

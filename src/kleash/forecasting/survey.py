@@ -87,7 +87,8 @@ def survey(samples: Samples) -> Survey:
     notes = [_refusal(found[i][0]) for i in bad]
     flat = [i for i, (_, near) in enumerate(found) if near is not None and near.collapsed and i not in bad]
     if len(bad) + len(flat) < len(found):
-        notes += [f"Source {sources.names[i]!r} is left out: its answers score too nearly alike to say." for i in flat]
+        named = ", ".join(repr(sources.names[i]) for i in flat)
+        notes += [f"Left out, as their answers score too nearly alike to say: {named}."] if flat else []
         bad += flat
     if len(bad) == len(found):
         raise DataError(" ".join(notes), path=", ".join(str(row["path"]) for row in samples.inputs) or None)

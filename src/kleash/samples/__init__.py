@@ -16,12 +16,12 @@ from kleash.rows import opened
 from kleash.samples._clusters import add_clusters, numbered
 from kleash.samples._columns import Wanted, reward_specs
 from kleash.samples._first_steps import nothing_left, sampling_note
-from kleash.samples._runs import DIAL, ROLLOUTS, SCORED, answers_in, with_scored
+from kleash.samples._runs import DIAL, ROLLOUTS, SAMPLES, SCORED, answers_in, with_scored
 from kleash.samples._samples import Samples, grouped, plural, were
 from kleash.samples._sources import REFERENCE, Sources, merged_sources
 from kleash.samples._table import Table, read_table
 
-__all__ = ["DIAL", "REFERENCE", "ROLLOUTS", "SCORED", "Samples", "Sources", "read_samples"]
+__all__ = ["DIAL", "REFERENCE", "ROLLOUTS", "SAMPLES", "SCORED", "Samples", "Sources", "read_samples"]
 
 
 def read_samples(

@@ -13,7 +13,7 @@ from kleash.errors import DataError
 from kleash.runs import read_run
 from kleash.samples._sources import Sources
 
-__all__ = ["DIAL", "ROLLOUTS", "SCORED", "answers_in", "with_scored"]
+__all__ = ["DIAL", "ROLLOUTS", "SAMPLES", "SCORED", "answers_in", "with_scored"]
 
 ROLLOUTS = "rollouts.jsonl"
 """A line per answer of a watched run, with the source that drew it and its tokens' log-probabilities."""
@@ -21,7 +21,9 @@ SCORED = "scored.jsonl"
 """A line per measurement: the log ratios of its policy on the reference's answers, in their order in `ROLLOUTS`."""
 DIAL = "dial.json"
 """The forecast from the answers in the folder."""
-_KINDS = {"trl": ROLLOUTS, "sweep": "rollouts.parquet"}
+SAMPLES = "samples.parquet"
+"""The answers of the reference and of a sweep's policies, each with its log ratio under all of them."""
+_KINDS = {"trl": ROLLOUTS, "sweep": SAMPLES, "ladder": SAMPLES}
 
 
 def answers_in(path: str) -> str:
@@ -38,7 +40,7 @@ def answers_in(path: str) -> str:
     run = read_run(folder)
     file = folder / _KINDS.get(run.kind, ROLLOUTS)
     if not file.is_file():
-        fix = "KleashCallback(dump=True) and sweeps of language models keep them"
+        fix = "KleashCallback(dump=True), and sweeps of language models with forecast_samples, keep them"
         raise DataError(message(f"{run.kind} run", expected=f"answers in {file.name}", got="none", fix=fix), path=path)
     return str(file)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kleash import _files
 from kleash._checks import message, short
 from kleash.errors import DataError, ShapeError
 from kleash.rows.cells import encodes, label, text
@@ -177,6 +180,12 @@ class Samples:
             for name, values in zip(self.sources.names, self.sources.log_ratio.T, strict=True):
                 columns[f"log_ratio[{name}]"] = pl.Series(values).fill_nan(None)
         return pl.DataFrame(columns)
+
+    def save(self, path: str | Path) -> None:
+        """Write :meth:`to_frame` as Parquet, atomically."""
+        buffer = io.BytesIO()
+        self.to_frame().write_parquet(buffer)
+        _files.write_atomic(path, buffer.getvalue())
 
     @classmethod
     def from_arrays(

@@ -15,8 +15,8 @@ from kleash.errors import OptionError
 from kleash.forecasting.forecast import forecast
 from kleash.forecasting.result import Forecast
 from kleash.runs import open_run
-from kleash.samples import Samples
 from kleash.train.lm_sweep import trained_recipes
+from kleash.train.own import world_samples
 from kleash.train.recipes import recipes
 from kleash.worlds import World
 
@@ -163,25 +163,8 @@ def _policy(
 
 
 def _forecast(world: World, policies: Mapping[str, Floats], each: int, seed: int) -> Forecast:
-    """The forecast from ``each`` answers of every policy to every dish, all densities known on all of them."""
-    columns: dict[str, list[Any]] = {"prompt": [], "place": [], "source": []}
-    for number, (name, log_policy) in enumerate(policies.items()):
-        rng = np.random.default_rng([seed, number])  # the same answers on every rung
-        for dish in range(world.n_prompts):
-            share = np.exp(log_policy[dish]).cumsum()
-            place = np.searchsorted(share / share[-1], rng.random(each), side="right")
-            columns["prompt"] += [dish] * each
-            columns["place"] += place.tolist()
-            columns["source"] += [name] * each
-    at = np.asarray(columns["prompt"]), np.asarray(columns["place"])
-    samples = Samples.from_arrays(
-        [world.prompts[dish] for dish in columns["prompt"]],
-        world.reward[at],
-        gold=world.gold[at],
-        answer=[world.answers[dish][place] for dish, place in zip(*at, strict=True)],
-        source=columns["source"],
-        log_ratio={name: (log_p - world.log_reference)[at] for name, log_p in policies.items() if name != "reference"},
-    )
+    """The forecast from ``each`` answers of every policy to every dish: the same answers on every rung."""
+    samples = world_samples(world, policies, each, seed)
     return forecast(
         samples, prompts="fixed", seed=seed, reward_max=float(world.reward.max()), gold_min=float(world.gold.min())
     )

@@ -16,16 +16,18 @@ from numpy.typing import NDArray
 
 from kleash import _checks
 from kleash.errors import OptionError
+from kleash.forecasting.result import Forecast
 from kleash.frontier import Estimates, Frontier, exact_frontier
-from kleash.samples import Samples
+from kleash.samples import SAMPLES, Samples
 from kleash.train.asking import Judge, PromptSet, Task, ask
 from kleash.train.judges import JudgeSource, guarded, load_judge
 from kleash.train.language import LanguageConfig, read_prompts
 from kleash.train.lm import LMRun, train_lm
 from kleash.train.models import load_model
 from kleash.train.options import Training
+from kleash.train.own import forecast_of, model_samples, policy_names, world_samples
 from kleash.train.recipes import BETAS, LENGTH, Recipes, policy_log_probs, recipes
-from kleash.train.reference import forecast_before, reference_samples
+from kleash.train.reference import answers_of, forecast_before, reference_answers
 from kleash.train.result import SweepResult, read_back, shown_answers, swept_frontier, world_frontier, write
 from kleash.train.streams import Purpose
 from kleash.train.tabular import Progress
@@ -50,6 +52,7 @@ _COOKING = Training(
 """Three dishes and 21 answers to each: 63 answers a step. Half the steps leave twice the gap. Without a penalty it is
 over within ten steps, so each is looked at."""
 _SHOWN = 3  # answers per beta
+_FEWEST = 2  # answers to a prompt that a forecast can be made from
 
 
 def sweep_recipes(
@@ -81,12 +84,19 @@ def sweep_recipes(
     if run.origin == "read-back" and run.run is not None:
         return read_back(run.run)
     log_policy = policy_log_probs(house.model, groups=run.adapters.groups)
+    own = None
+    if run.training.forecast_samples >= _FEWEST:
+        named = dict(zip(policy_names(run.training.beta, run.seeds), log_policy, strict=True))
+        everyone = {"reference": world.log_reference, **named}
+        own = world_samples(world, everyone, run.training.forecast_samples, run.training.seed)
     log_policy = log_policy.reshape(run.beta.size, run.seeds, *world.reward.shape)
     return _written(
         run,
         world="recipes",
+        own=own,
+        between=forecast_of(own, prompts="fixed", seed=run.training.seed, world=world),
         frontier=world_frontier(world, run.beta, log_policy, config=run.config),
-        forecast=forecast_before(run, prompts="fixed", world=world),
+        forecast=forecast_before(run, reference_answers(run), prompts="fixed", world=world),
         optimum=exact_frontier(world, run.beta),
         answers=shown_answers(world, run.beta, log_policy, seed=run.training.seed),
     )
@@ -157,11 +167,15 @@ def sweep_model(
     )
     if run.origin == "read-back" and run.run is not None:
         return read_back(run.run)
+    before = reference_answers(run)
+    own = model_samples(run, before)
     return _written(
         run,
         world=Path(str(config.model.path or config.model.gguf)).name,
+        own=own,
+        between=forecast_of(own, prompts="sampled", seed=run.training.seed),
         frontier=_sampled_frontier(run, _untouched(run)),
-        forecast=forecast_before(run, prompts="sampled"),
+        forecast=forecast_before(run, before, prompts="sampled"),
         answers=_sampled_answers(run),
         inputs=inputs,
     )
@@ -193,14 +207,14 @@ def _untouched(run: LMRun) -> list[Samples]:
     """Answers of the reference for each seed, with the random numbers of the last evaluation."""
     training = run.training
     return [
-        reference_samples(
+        answers_of(
             run,
             run.sampler.task.measured,
             key=(Purpose.EVALUATION, training.steps, 0),
             index=[which],
             samples=training.final_samples,
             each=training.samples,
-        )
+        ).samples()
         for which in range(run.seeds)
     ]
 
@@ -211,6 +225,8 @@ def _written(
     world: str,
     frontier: Frontier,
     forecast: Frontier | None,
+    own: Samples | None,
+    between: Forecast | None,
     answers: tuple[Mapping[str, Any], ...],
     optimum: Frontier | None = None,
     inputs: Sequence[Mapping[str, Any]] = (),
@@ -229,10 +245,13 @@ def _written(
         origin=run.origin,
         metrics=run.metrics,
         forecast=forecast,
+        between=None if between is None else between.to_dict(),
         early_stopping=None if early is None else early.to_dict(),
         remarks=run.notes if early is None or early.beta > 0 else (*run.notes, str(early)),
     )
     if run.run is not None:
+        if own is not None:
+            own.save(run.run.path / SAMPLES)
         write(run.run, result)
     return result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from kleash import _checks
+from kleash import _checks, _files
 from kleash._version import version
 from kleash.envelope import envelope
 from kleash.errors import OptionError
@@ -17,6 +18,7 @@ from kleash.estimates import Floats
 from kleash.frontier import Estimates, Frontier, Gold, Replicates
 from kleash.known_worlds import WORLDS
 from kleash.runs import Run, open_run, read_run
+from kleash.samples import DIAL
 from kleash.train.tabular import History, draw_answers, expectations, objective_gap
 from kleash.window import Verdict, find_window
 from kleash.worlds import World
@@ -65,6 +67,9 @@ class SweepResult:
         A row per recorded step, beta and seed of a language model's training (:class:`kleash.train.lm.LMRun`).
     forecast
         What samples of the reference said beforehand about the same betas (above 0): a table of source ``forecast``.
+    between
+        The forecast from the sweep's own answers, which speaks of the betas between the trained ones too: the JSON of
+        :class:`kleash.forecasting.result.Forecast`.
     early_stopping
         The loosest beta, stopped where its gold was best, as plain data.
     remarks
@@ -82,6 +87,7 @@ class SweepResult:
     origin: Literal["trained", "resumed", "read-back", "trained-again"] = "trained"
     metrics: tuple[Mapping[str, Any], ...] = ()
     forecast: Frontier | None = None
+    between: Mapping[str, Any] | None = None
     early_stopping: Mapping[str, Any] | None = None
     remarks: tuple[str, ...] = ()
     version: str = field(default_factory=version)
@@ -138,6 +144,7 @@ class SweepResult:
             "verdict": self.verdict.to_dict(),
             "notes": list(self.notes),
             "forecast": None if self.forecast is None else self.forecast.rows(),
+            "between": None if self.between is None else dict(self.between),
             "early_stopping": None if self.early_stopping is None else dict(self.early_stopping),
             "frontier": self.frontier.to_dict(replicates=True),
             "optimum_frontier": None if self.optimum is None else self.optimum.to_dict(),
@@ -181,12 +188,21 @@ class SweepResult:
             self.frontier,
             self.verdict,
             title=f"World: {self.world}" if known is None else known.title,
-            caption=[f"Trained: {seeds} seed{'s' * (seeds != 1)}, {steps} steps.{arrived}", *self.notes],
+            caption=[f"Trained: {seeds} seed{'s' * (seeds != 1)}, {steps} steps.{arrived}", *self._read(), *self.notes],
             story=None if known is None else known.story[self.verdict.kind],
         )
         if not self.metrics:
             return page
         return with_comparison(page, self.frontier, optimum=self.optimum, forecast=self.forecast)
+
+    def _read(self) -> list[str]:
+        """What the own answers say of the best beta, in a sentence."""
+        found = {} if self.between is None else self.between["verdict"]
+        if found.get("best_beta") is None:
+            return []
+        ends = "" if found["best_lo"] is None else f" ({found['best_lo']:.3g} to {found['best_hi']:.3g})"
+        size = self.between["n_samples"] if self.between else 0
+        return [f"Between the trained betas, from {size:,} answers: best beta {found['best_beta']:.3g}{ends}."]
 
     def __str__(self) -> str:
         from kleash import terminal
@@ -283,6 +299,8 @@ def write(run: Run, result: SweepResult) -> None:
     }
     if result.forecast is not None:
         result.forecast.save(run.path / _FORECAST)
+    if result.between is not None:
+        _files.write_atomic(run.path / DIAL, _files.dump_json(result.between) + "\n")
     appended = result.history is None and (run.path / "metrics.jsonl").exists()
     run.finish(
         seed=result.seed,
@@ -314,6 +332,7 @@ def read_back(run: Run) -> SweepResult:
         origin="read-back",
         metrics=tuple(metrics) if language else (),
         forecast=Frontier.load(run.path / _FORECAST) if (run.path / _FORECAST).exists() else None,
+        between=json.loads((run.path / DIAL).read_text(encoding="utf-8")) if (run.path / DIAL).exists() else None,
         early_stopping=results.get("early_stopping"),
         remarks=tuple(results.get("remarks", ())),
         version=run.record["versions"]["kleash"],

@@ -24,6 +24,7 @@ class Purpose(IntEnum):
     EVALUATION = 4  # answers to measure by
     LABELS = 5  # which of a pair wins, for dpo
     ORDER = 6  # the prompts' order within a pass
+    OWN = 7  # answers of the trained policies for the forecast between their betas
     HOUSE_RECIPES = 10  # what the recipes' reference is taught
     HOUSE_WEIGHTS = 11  # its weights at the start
     HOUSE_BATCHES = 12  # the order it is taught in
