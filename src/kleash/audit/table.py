@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["catalogue_view", "report_view"]
 
 STYLES = {"problem": "bold red", "cannot-tell": "yellow", "ok": "green", "not-run": "dim"}
+FEW, MANY = 3, 60  # inputs of a folder that are all shown in full; files of it that all have a row
 MARKS = {"problem": "✗", "cannot-tell": "?", "ok": "✓", "not-run": "·"}
 
 
@@ -31,17 +33,18 @@ def report_view(
     files: Sequence[Mapping[str, Any]] = (),
 ) -> RenderableType:
     """Everything a person needs from a report; of a folder what each file is, and in full those with a problem."""
-    parts: list[RenderableType] = [_files(files, findings), Text()] if files else []
+    parts: list[RenderableType] = [_files(_grouped(files), findings), Text()] if files else []
+    brief = bool(files) and len(inputs) > FEW
     for item in inputs:
         mine = [finding for finding in findings if finding.input == item.path]
-        if files and not any(finding.status == "problem" for finding in mine):
+        if brief and not any(finding.status == "problem" for finding in mine):
             continue
         counted = _log_line(item) if item.kind == "log" else _dump_line(item)
         parts += [Text.assemble((item.path, "bold"), f"  {counted}"), *_effective(item.facts), Text()]
         parts += [_table(mine), Text()]
         parts += [_not_run(mine)] if any(f.status == "not-run" for f in mine) else []
     failed = any(finding.status == "problem" for finding in findings)
-    parts += [Text("In full are those with a problem; kleash check FILE shows another."), Text()] if files else []
+    parts += [Text("In full are those with a problem; kleash check FILE shows another."), Text()] if brief else []
     return Group(*parts, Text(summary + ".", style="bold red" if failed else "bold"))
 
 
@@ -53,7 +56,7 @@ def _files(files: Sequence[Mapping[str, Any]], findings: Sequence[Finding]) -> T
     table.add_column("What it is", ratio=2)
     above = _common([str(file["path"]) for file in files])
     for file in files:
-        name = Text(str(file["path"]).removeprefix(above))
+        name = Text(str(file["path"]).removeprefix(above) + str(file.get("more", "")))
         if file["why"]:
             status, words = "not-run", _short(str(file["why"]))
         else:
@@ -62,6 +65,17 @@ def _files(files: Sequence[Mapping[str, Any]], findings: Sequence[Finding]) -> T
             words = f"{file['trainer'] or 'rollout dump'}, {file['rows'] or 0:,} rows: {_counted(mine)}"
         table.add_row(Text(MARKS[status], style=STYLES[status]), name, Text(words, style="dim" * bool(file["why"])))
     return table
+
+
+def _grouped(files: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """The rows; of more than `MANY`, those that are left out for one reason as one row."""
+    alike = Counter(file["why"] for file in files)
+    if len(files) <= MANY:
+        return files
+    first = {file["why"]: file["path"] for file in reversed(files)}
+    more = {why: f"  and {count - 1} more" if count > 1 else "" for why, count in alike.items()}
+    kept = [file for file in files if not file["why"] or first[file["why"]] == file["path"]]
+    return [{**file, "more": more[file["why"]] if file["why"] else ""} for file in kept]
 
 
 def _short(why: str) -> str:

@@ -110,3 +110,16 @@ def test_a_folder_of_rubbish_alone_is_refused(tmp_path):
     (tmp_path / "cut.parquet").unlink()
     with pytest.raises(DataError, match="expected rollout dumps or training logs, got none in 1 file; name the file"):
         check(tmp_path)
+
+
+def test_an_output_folder_shows_its_one_run_in_full_and_its_checkpoints_in_a_line(tmp_path):
+    shutil.copy(DATA / "logs" / "trl_kto.json", tmp_path / "trainer_state.json")
+    for step in range(80):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}" / "model.safetensors").write_bytes(b"\x00")
+    report = check(tmp_path)
+    out = to_text(report, width=100)
+    assert len(report.files) == 81
+    assert out.count("model.safetensors") == 1
+    assert "checkpoint-0/model.safetensors  and 79 more" in " ".join(out.split("\n"))
+    assert out.count("COEFFICIENT") == 1
