@@ -11,8 +11,9 @@ from scipy.stats import binom
 
 from kleash import forecast
 from kleash.errors import DataError, OptionError
-from kleash.forecasting import standardised
-from kleash.forecasting.standardised import finite_group_weights, large_group_weights
+from kleash.forecasting import finite_groups
+from kleash.forecasting.finite_groups import finite_group_weights
+from kleash.forecasting.standardised import large_group_weights
 
 
 def binary(p, k=20):
@@ -187,10 +188,34 @@ def test_drawn_groups_agree_with_enumerated_ones(monkeypatch):
     r = np.repeat([0.0, 0.4, 1.0], [10, 6, 4])[None]
     betas = np.array([0.7, 1.0, 2.0, 5.0])
     exact = finite(r, betas, 6)
-    monkeypatch.setattr(standardised, "_MAX_STATES", 0)
+    monkeypatch.setattr(finite_groups, "_MAX_STATES", 0)
     drawn = np.mean([finite(r, betas, 6, seed) for seed in range(6)], axis=0)
     np.testing.assert_allclose(drawn[0, [0, 10, 19]], exact[0, [0, 10, 19]], atol=0.01)
     np.testing.assert_array_equal(finite(r, betas, 6, 3), finite(r, betas, 6, 3))
+
+
+def test_prompts_together_are_each_alone_with_newton_or_without(monkeypatch):
+    """Two to four distinct scores, betas on both sides of every collapse; the damped iteration alone takes no jumps."""
+    r = np.array([[0] * 9 + [1] * 3, [0] * 3 + [1] * 9, [0, 0, 0, 0, 1, 1, 2, 2, 2, 2, 9, 9], [0, 1, 2, 3] * 3]) / 1.0
+    betas = np.geomspace(0.3, 4.0, 12)
+    together = finite(r, betas, 8)
+    for row, alone in zip(together, (finite(row[None], betas, 8)[0] for row in r), strict=True):
+        np.testing.assert_allclose(row, alone, atol=1e-9)
+    monkeypatch.setattr(finite_groups, "_newton", lambda *_, otherwise, **__: otherwise)
+    np.testing.assert_allclose(finite(r, betas, 8), together, atol=3e-6)
+    rates = rate(together[:1], r[:1])
+    assert rates.max() > 0.99  # one of the betas is past the collapse
+    assert rates.min() < 0.5
+
+
+@pytest.mark.parametrize(("slope", "times"), [(0.0, 1.0), (0.5, 2.0), (0.9, None), (1.0, None), (1.5, None)])
+def test_newton_keeps_off_folds(slope, times):
+    """Past a slope of 1 its step would turn back; near it, leave for a root that may not be next to the start."""
+    even = np.array([[0.5, 0.5]])
+    residual = np.array([[-0.1, 0.1]])
+    away = np.array([[[0.5, -0.5], [-0.5, 0.5]]])  # moves the two scores apart
+    step = finite_groups._newton(residual, np.log(even), slope * away, even, otherwise=np.zeros((1, 2)))
+    np.testing.assert_allclose(step, 0.0 if times is None else times * residual, atol=1e-12)
 
 
 # ----------------------------------------------------------------------------------------------------------------- both

@@ -17,6 +17,7 @@ from kleash.forecasting.advice import advise, tail_notes, with_breakdown
 from kleash.forecasting.assumed import looked_at
 from kleash.forecasting.best_of_n import BestOfNRow, best_of_n_rows
 from kleash.forecasting.best_of_n_of_sources import best_of_n_of_sources
+from kleash.forecasting.finite_groups import finite_group_weights
 from kleash.forecasting.grid import default_betas
 from kleash.forecasting.grid_of_sources import default_betas_of_sources
 from kleash.forecasting.known import Ends, default_tolerance, known_ends
@@ -26,7 +27,7 @@ from kleash.forecasting.result import Forecast
 from kleash.forecasting.reweight import Labels, PolicyWeights, Progress, Reweighted, reweight
 from kleash.forecasting.rung import with_next_rung
 from kleash.forecasting.sourced import Sourced
-from kleash.forecasting.standardised import finite_group_weights, large_group_weights
+from kleash.forecasting.standardised import large_group_weights
 from kleash.forecasting.survey import survey
 from kleash.forecasting.tail import score_tail
 from kleash.forecasting.trainer import TrainerOrder

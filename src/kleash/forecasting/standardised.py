@@ -2,26 +2,20 @@
 
 Dividing each group's advantages by the group's standard deviation changes the objective: in every prompt the
 trainer's beta acts like ``beta * sd`` with the SD of the policy being trained, so no one number translates it to the
-tilt's beta. Here the trainer's own fixed point is computed per prompt.
+tilt's beta. Here the trainer's own fixed point is computed per prompt; for groups of few answers in ``finite_groups``.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln, logsumexp, softmax
+from scipy.special import softmax
 
-__all__ = ["finite_group_weights", "large_group_weights"]
+__all__ = ["large_group_weights"]
 
 Floats = NDArray[np.float64]
 
 _GRID = 200  # points on which the first crossing is looked for, before bisection
-_MAX_STATES = 2_000  # compositions of a group that are enumerated; beyond that groups are drawn
-_MAX_ITERATIONS = 500
-_DRAWN_GROUPS = 256  # groups drawn per prompt where they cannot be enumerated; common random numbers across betas
 
 
 def large_group_weights(reward: Floats, beta: Floats) -> Floats:
@@ -83,115 +77,3 @@ def _pull(below: Floats, log_lambda: Floats) -> Floats:
     mean = (weights * below[:, :, None]).sum(axis=1)
     second = (weights * (below[:, :, None] - mean[:, None, :]) ** 2).sum(axis=1)
     return np.asarray(lam * np.sqrt(second))
-
-
-def finite_group_weights(reward: Floats, beta: Floats, *, group_size: int, rng: np.random.Generator) -> Floats:
-    """Weights of each sample at the fixed point for groups of G answers, as trainers draw them.
-
-    Parameters
-    ----------
-    reward
-        Shape (P, K), reward units.
-    beta
-        The trainer's coefficients, shape (B,), above 0.
-    group_size
-        Answers per group, G, at least 2; the SD inside a group is the one with G - 1 in the denominator.
-    rng
-        Draws groups where there are too many compositions to enumerate.
-
-    Returns
-    -------
-    Shape (P, K, B).
-
-    Notes
-    -----
-    The expected update with an unbiased reverse-KL gradient vanishes where log(pi / reference) = A(r) / beta + const,
-    with A(r) the expected standardised advantage of an answer of reward r among G - 1 others drawn from the policy
-    itself. The root is followed from the reference (beta infinite) downwards by a damped fixed-point iteration.
-    Groups are enumerated by their composition over distinct scores up to a limit, and drawn with common random
-    numbers beyond it.
-
-    A group whose rewards are all equal has advantage 0.
-    """
-    order = np.argsort(-beta)
-    result = np.empty((*reward.shape, beta.size))
-    for prompt, values in enumerate(reward):
-        scores, index, counts = np.unique(values, return_inverse=True, return_counts=True)
-        if scores.size == 1:  # every group is all equal: the advantage is 0
-            result[prompt] = 1.0 / values.size
-            continue
-        log_reference = np.log(counts / values.size)
-        advantage, tolerance = _expected_advantage((scores - scores.mean()) / (scores.std() or 1.0), group_size, rng)
-        log_policy = log_reference.copy()
-        for column in order:
-            log_policy = _follow(log_policy, log_reference, advantage, float(beta[column]), tolerance)
-            result[prompt, :, column] = np.exp(log_policy - np.log(counts))[index]
-    return result
-
-
-def _expected_advantage(
-    scores: Floats, group_size: int, rng: np.random.Generator
-) -> tuple[Callable[[Floats], Floats], float]:
-    """A function of the log policy over C scores, the expected standardised advantage of each; and how exact it is."""
-    n_others, n_scores = group_size - 1, scores.size
-    n_states = np.exp(gammaln(n_others + n_scores) - gammaln(n_others + 1) - gammaln(n_scores))
-    if n_states <= _MAX_STATES:
-        walls = np.array(list(itertools.combinations(range(n_others + n_scores - 1), n_scores - 1)), dtype=np.int64)
-        walls = walls.reshape(-1, n_scores - 1)
-        edges = np.pad(walls, ((0, 0), (1, 1)), constant_values=((-1, -1), (-1, n_others + n_scores - 1)))
-        states = np.diff(edges, axis=1) - 1  # (S, C), compositions of the G - 1 others
-        log_ways = gammaln(n_others + 1) - gammaln(states + 1).sum(axis=1)
-        table = _advantages(states @ scores, states @ scores**2, scores, group_size)
-
-        def enumerated(log_policy: Floats) -> Floats:
-            with np.errstate(invalid="ignore"):
-                exponent = np.where(states > 0, states * log_policy, 0.0).sum(axis=1)
-            return np.asarray(np.exp(log_ways + exponent) @ table)
-
-        return enumerated, 1e-6
-    uniform = rng.permuted(np.tile((np.arange(_DRAWN_GROUPS) + 0.5) / _DRAWN_GROUPS, (n_others, 1)), axis=1)
-
-    def drawn(log_policy: Floats) -> Floats:
-        cumulative = np.cumsum(np.exp(log_policy))
-        others = scores[np.minimum(np.searchsorted(cumulative, uniform), n_scores - 1)]
-        return np.asarray(_advantages(others.sum(axis=0), (others**2).sum(axis=0), scores, group_size).mean(axis=0))
-
-    return drawn, 8.0 / _DRAWN_GROUPS  # drawn groups move in steps: nearer than this the iteration only jitters
-
-
-def _advantages(total: Floats, squares: Floats, scores: Floats, group_size: int) -> Floats:
-    """(own score - group mean) / group SD for groups given by the sums over the others: (S,), (S,), (C,) -> (S, C)."""
-    mean = (total[:, None] + scores) / group_size
-    variance = (squares[:, None] + scores**2 - group_size * mean**2) / (group_size - 1)
-    flat = variance <= 1e-12 * (1.0 + mean**2)  # rounding of an all-equal group: the scores are standardised
-    return np.where(flat, 0.0, (scores - mean) / np.sqrt(np.where(flat, 1.0, variance)))
-
-
-def _follow(
-    log_policy: Floats,
-    log_reference: Floats,
-    advantage: Callable[[Floats], Floats],
-    beta: float,
-    tolerance: float,
-) -> Floats:
-    """Damped iteration to the fixed point log pi = log reference + A / beta, normalised.
-
-    The step halves whenever the move turns back on itself and grows slowly otherwise, so the root followed stays the
-    one next to the start. It ends when a full step would move no probability by more than ``tolerance`` times the
-    largest distance from the reference.
-    """
-    step = 0.25
-    last = np.zeros_like(log_policy)
-    for _ in range(_MAX_ITERATIONS):
-        wanted = log_reference + advantage(log_policy) / beta
-        residual = wanted - logsumexp(wanted) - log_policy
-        policy = np.exp(log_policy)
-        turned_back = float((policy * residual * last).sum()) < 0.0
-        step = 0.5 * step if turned_back else min(1.1 * step, 1.0)
-        log_policy = log_policy + step * residual
-        log_policy -= logsumexp(log_policy)
-        last = residual
-        moved = np.max(np.abs(log_policy - log_reference) * policy)
-        if np.max(np.abs(residual) * policy) <= tolerance * moved:
-            break
-    return log_policy
