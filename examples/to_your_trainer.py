@@ -19,6 +19,12 @@ HELPFUL = {
     "nemo-rl": {"normalize_rewards": False},
     "slime": {"kl_loss_type": "k2", "grpo_std_normalization": False},
     "open-instruct": {"kl_estimator": 1},
+    "unsloth": {"scale_rewards": "none"},
+    "axolotl": {"scale_rewards": "none"},
+    "easyr1-loss": {"kl_penalty": "mse", "adv_estimator": "rloo"},
+    "skyrl": {"kl_estimator_type": "k2", "grpo_norm_by_std": False},
+    "tinker": {"kl_discount_factor": 1},
+    "miles": {"kl_loss_type": "k2", "grpo_std_normalization": False},
 }
 
 

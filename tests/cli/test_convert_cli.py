@@ -100,8 +100,8 @@ def test_the_example_names_something_to_set_for_every_trainer(capsys):
     told = capsys.readouterr().out
     for name in TARGETS:
         assert f"\n{name}" in told
-    assert told.count("exactly\n") == 5
-    assert told.count("approximately\n") == 5
+    assert told.count("exactly\n") == 10
+    assert told.count("approximately\n") == 10
 
 
 def test_csv_is_one_row(run):
@@ -214,3 +214,10 @@ def test_a_trainer_that_cannot_be_served_is_said_before_the_work(run, scored, ar
     assert (code, out) == (2, "")
     assert told in err
     assert err.count("\n") == 1
+
+
+def test_list_names_every_trainer(run):
+    code, out, _ = run("convert", "--list")
+    assert (code, out.split()) == (0, list(TARGETS))
+    code, _, err = run("convert", "--to", "trlx")
+    assert (code, "Missing argument 'BETA'" in err) == (2, True)

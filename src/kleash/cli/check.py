@@ -40,8 +40,8 @@ def check(
 
     A rollout dump is JSONL (also .gz, or - for stdin) or Parquet, a row per answer: logp and ref_logp, a list each
     with a number per token in nats; optional mask, behavior_logp, entropy, reward, prompt_id, gold, step, probe_id;
-    or the sums seq_logp and seq_ref_logp. A training log is what TRL, verl, OpenRLHF, NeMo-RL, slime, open-instruct or
-    trlX write, or a table (CSV, JSONL; its columns are named in --config); a folder may hold several runs. Each check
+    or the sums seq_logp and seq_ref_logp. A training log is what a trainer writes (TRL, verl, OpenRLHF and twenty
+    more), or a table (CSV, JSONL; its columns are named in --config); a folder may hold anything. Each check
     answers ok, problem, cannot-tell or not-run.
 
     Exit code 1 if any check found a problem, 2 for input that cannot be read.

@@ -20,7 +20,7 @@ class _Convert(click.Command):
 
 
 @click.command(cls=_Convert, short_help="What the tilt's beta is in a trainer, and the other way round.")
-@click.argument("beta", metavar="BETA", type=float)
+@click.argument("beta", metavar="BETA", type=float, required=False)
 @click.option("--from", "source", metavar="NAME", default="tilt", show_default=True, help="Whose coefficient BETA is.")
 @click.option("--to", "target", metavar="NAME", default="tilt", show_default=True, help="Into whose it is translated.")
 @click.option("--reward-sd", type=float, metavar="S", help="SD of the judge's score, where rewards are standardised.")
@@ -28,12 +28,13 @@ class _Convert(click.Command):
 @click.option("--length", type=float, metavar="L", help="Mean tokens per answer.")
 @click.option("--group-size", type=int, metavar="G", help="Answers per prompt and step.")
 @click.option("--p-ref", type=float, metavar="P", help="Reward 0 or 1: the reference's success rate, for k3 as a loss.")
+@click.option("--list", "listed", is_flag=True, help="Print the trainers that are known.")
 @setting_option
 @out_option
 @format_option
 @debug_option
 def convert(
-    beta: float,
+    beta: float | None,
     source: str,
     target: str,
     reward_sd: float | None,
@@ -41,6 +42,7 @@ def convert(
     length: float | None,
     group_size: int | None,
     p_ref: float | None,
+    listed: bool,
     given: tuple[str, ...],
     out: Path | None,
     form: Format,
@@ -52,12 +54,16 @@ def convert(
     kleash convert 0.5 --to trl-grpo --set scale_rewards=none --group-size 8
     kleash convert 0.04 --from open-instruct --group-size 8 --set kl_estimator=1
 
-    Trainers: trl-grpo, trl-rloo, trl-dpo, verl-reward, verl-loss, openrlhf, nemo-rl, slime, open-instruct, trlx.
-    --set takes their own option names, where they are not at the trainer's defaults. Exit code 1 where there is no
-    translation, 2 where something needed was not given.
+    --list names the trainers. --set takes their own option names, where they are not at the trainer's defaults. Exit
+    code 1 where there is no translation, 2 where something needed was not given.
     """  # noqa: D301  the mark is for click: lines below it stay as they are
-    from kleash.translate import convert
+    from kleash.translate import convert, trainer_names
 
+    if listed:
+        click.echo("\n".join(trainer_names()))
+        return 0
+    if beta is None:
+        raise click.UsageError("Missing argument 'BETA'; --list names the trainers.")
     found = convert(
         beta,
         source=source,

@@ -23,7 +23,7 @@ DIAL = "dial.json"
 """The forecast from the answers in the folder."""
 SAMPLES = "samples.parquet"
 """The answers of the reference and of a sweep's policies, each with its log ratio under all of them."""
-_KINDS = {"trl": ROLLOUTS, "sweep": SAMPLES, "ladder": SAMPLES}
+_KINDS = {"sweep": SAMPLES, "ladder": SAMPLES}  # any other run was watched
 
 
 def answers_in(path: str) -> str:

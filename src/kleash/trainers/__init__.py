@@ -8,14 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from kleash.trainers.areal import AREAL
 from kleash.trainers.columns import Columns
 from kleash.trainers.facts import Shows, Trainer
 from kleash.trainers.nemo_rl import NEMO_RL
+from kleash.trainers.on_trl import AXOLOTL, LLAMA_FACTORY, LLAMA_FACTORY_DPO, MS_SWIFT, UNSLOTH
+from kleash.trainers.on_verl import EASYR1, RLLM
 from kleash.trainers.open_instruct import OPEN_INSTRUCT
 from kleash.trainers.openrlhf import OPENRLHF
 from kleash.trainers.options import Option, Options
 from kleash.trainers.penalty import ESTIMATORS, Penalty, Target, gradient_of
-from kleash.trainers.slime import SLIME
+from kleash.trainers.prime_rl import PRIME_RL
+from kleash.trainers.roll import ROLL
+from kleash.trainers.skyrl import SKYRL
+from kleash.trainers.slime import MILES, SLIME
+from kleash.trainers.tinker import ART, TINKER
+from kleash.trainers.torch_native import TORCHFORGE, TORCHTUNE
 from kleash.trainers.trl import GRPO, RLOO
 from kleash.trainers.trl_dpo import DPO, KTO, ONLINE_DPO
 from kleash.trainers.trl_ppo import LEGACY_PPO, PPO
@@ -74,6 +82,22 @@ TRAINERS: dict[str, Trainer] = {
         OPEN_INSTRUCT,
         TRLX,
         LM_HUMAN_PREFERENCES,
+        UNSLOTH,
+        MS_SWIFT,
+        LLAMA_FACTORY,
+        LLAMA_FACTORY_DPO,
+        AXOLOTL,
+        EASYR1,
+        SKYRL,
+        TINKER,
+        PRIME_RL,
+        AREAL,
+        ROLL,
+        MILES,
+        RLLM,
+        TORCHTUNE,
+        TORCHFORGE,
+        ART,
     )
 }
 """By name. `detect` asks from the last to the first: whose keys others write too stands before these."""

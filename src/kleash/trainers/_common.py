@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kleash.trainers.options import Option
 
-__all__ = ["EPOCHS", "FROZEN", "NO_CLIP", "ONE_LENGTH", "PLAIN", "SAME_LENGTH", "clipping", "whole"]
+__all__ = ["ALARM", "EPOCHS", "FROZEN", "NO_CLIP", "ONE_LENGTH", "PLAIN", "SAME_LENGTH", "clipping", "whole"]
 
 FROZEN = "the reference stays frozen"
 PLAIN = "answers sampled from the policy itself at temperature 1, without top-k, top-p or filtering of groups"
@@ -13,6 +13,8 @@ SAME_LENGTH = "answers of about one length: this loss weights a token of a long 
 ONE_LENGTH = (
     "answers of exactly one length: what has no mean of 0 in each answer, averaged over its tokens, pushes the length"
 )
+ALARM = (0.01, "tinker-feedback issue 22 alarms at .01")
+"""The largest healthy KL of engine against trainer, nats per token, and who says so."""
 EPOCHS = Option(default=1, at_least=1)
 
 

@@ -127,9 +127,10 @@ class Trainer:
         Options that put the penalty into the loss and into the reward, where they are two.
     targets
         The names under which its coefficient is translated.
-    place, implicit, estimator
+    place, implicit, unleashed, movable, estimator
         What it cannot do otherwise: the only place of its penalty; a loss that is a function of beta times the log
-        ratio of whole answers; its only estimator.
+        ratio of whole answers; why its penalty is no leash to a reference, if it is none; its only estimator.
+        ``movable``: an option can put the penalty elsewhere.
     ratio_option, eras
         The option that multiplies a KL in the loss by the ratio; and keys that date a log, with their version.
     controller
@@ -170,6 +171,8 @@ class Trainer:
     targets: tuple[Target, ...] = ()
     place: Place | None = None
     implicit: bool = False
+    unleashed: str = ""
+    movable: bool = False
     estimator: str | None = None
     ratio_option: str | None = None
     eras: tuple[tuple[str, Version], ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kleash.trainers._common import FROZEN, NO_CLIP, PLAIN
+from kleash.trainers._common import ALARM, FROZEN, NO_CLIP, PLAIN
 from kleash.trainers.columns import PER_TOKEN, Columns, kl, old
 from kleash.trainers.facts import Change, Identity, Shows, Trainer
 from kleash.trainers.options import Option, Options
@@ -88,7 +88,7 @@ OPENRLHF = Trainer(
         differ="return is below reward by more than its digits",
     ),
     identity=Identity(kind="shaped"),
-    mismatch={"vllm_kl": (0.01, "tinker-feedback issue 22 alarms at .01")},
+    mismatch={"vllm_kl": ALARM},
     cut=("rollout/truncated_rate",),
     changes=(
         Change(

@@ -86,6 +86,9 @@ class Penalty:
         How the loss averages, and updates per batch.
     inert
         Why the coefficient has no effect with the other options.
+    against
+        What it ties to where that is no reference: the ``sampler``, which bounds a step and never the drift, or
+        ``nothing``.
     """
 
     coefficient: str | None = None
@@ -100,6 +103,7 @@ class Penalty:
     loss_type: str | None = None
     iterations: int | None = None
     inert: str | None = None
+    against: Literal["sampler", "nothing"] | None = None
 
     @property
     def where(self) -> str | None:

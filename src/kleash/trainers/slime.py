@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kleash.trainers._common import FROZEN, NO_CLIP, ONE_LENGTH, PLAIN, SAME_LENGTH
 from kleash.trainers.columns import PER_TOKEN, Columns, Tensors, kl, old
 from kleash.trainers.facts import Shows, Trainer
 from kleash.trainers.options import Option, Options
 from kleash.trainers.penalty import Leash, Penalty, Scale, Target, gradient_of, pull_of, value_of
 
-__all__ = ["SLIME"]
+__all__ = ["MILES", "SLIME"]
 
 _GROUPED = ("grpo", "gspo", "cispo")
 _BASELINE = "reinforce_plus_plus_baseline"
@@ -121,3 +123,12 @@ SLIME = Trainer(
         mask="loss_masks",
     ),
 )  # fmt: skip
+MILES = replace(
+    SLIME,
+    name="miles",
+    project="miles",
+    marks=(),
+    targets=(replace(SLIME.targets[0], name="miles"),),
+    tensors=None,
+)
+"""A fork of slime (read at 31f1ca9) with its flags, defaults and keys: a log of miles is called slime's."""

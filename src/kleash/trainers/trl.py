@@ -17,7 +17,7 @@ from kleash.trainers.trl_trials import GRPO_TRIAL, RLOO_TRIAL
 if TYPE_CHECKING:
     from kleash.trainers.columns import Array, Raw
 
-__all__ = ["BETA", "GRPO", "OWN", "RLOO", "trl_penalty"]
+__all__ = ["BETA", "GRPO", "OWN", "RLOO", "grpo_leash", "trl_penalty"]
 
 OWN: dict[str, Any] = {"project": "TRL", "command": "trl", "loss_places": 4}
 BETA = ("beta", "kl_coef", "init_kl_coef")
@@ -85,7 +85,8 @@ def trl_penalty(o: Options) -> Penalty:
     )
 
 
-def _grpo(o: Options) -> Leash:
+def grpo_leash(o: Options) -> Leash:
+    """GRPO's side of the update."""
     loss, refused, factor = o["loss_type"], None, 1.0
     assumes = [PLAIN, FROZEN, "reward_weights and entropy_coef as in the forecast: no other term in the reward"]
     if loss == "vespo":
@@ -186,7 +187,7 @@ GRPO = Trainer(
         Target(
             name="trl-grpo",
             settable=tuple(k for k in _GRPO_OPTIONS if k not in {"beta", "num_generations"}),
-            leash=_grpo,
+            leash=grpo_leash,
         ),
     ),
     place="loss",

@@ -12,12 +12,13 @@ from kleash.trainers.trl import OWN, trl_penalty
 from kleash.trainers.trl_ppo import PPO_KEYS
 from kleash.trainers.trl_trials import DPO_TRIAL
 
-__all__ = ["DPO", "KTO", "ONLINE_DPO"]
+__all__ = ["DPO", "KTO", "LABELS", "ONLINE_DPO", "dpo_leash"]
 
 _DPO: dict[str, Any] = {"reward": ("rewards/accuracies",), "entropy": ("entropy",), "losses": {"loss": ("loss",)}}
 
 
-def _dpo(o: Options) -> Leash:
+def dpo_leash(o: Options) -> Leash:
+    """DPO's optimum, and which options have none."""
     refused = None
     odds = "reward difference" if o["label_scale"] == 1 else f"reward difference / {o['label_scale']:g}"
     if o["labels"] == "hard":
@@ -44,14 +45,14 @@ def _dpo(o: Options) -> Leash:
     )
 
 
-_LABELS = {
+LABELS = {
     "labels": Option(default="bernoulli", choices=("bernoulli", "hard"), printed=False),
     "label_scale": Option(default=1.0, above=0, printed=False),
 }
 """How preferences were made from scores: ours, no option of the trainer."""
 _DPO_OPTIONS = {
     "beta": Option(default=0.1),
-    **_LABELS,
+    **LABELS,
     "label_smoothing": Option(default=0.0, at_least=0, printed=False),
     "loss_type": Option(
         default="sigmoid",
@@ -74,7 +75,7 @@ DPO = Trainer(
     columns=Columns(**_DPO),
     options=_DPO_OPTIONS,
     penalty=trl_penalty,
-    targets=(Target(name="trl-dpo", settable=tuple(k for k in _DPO_OPTIONS if k != "beta"), leash=_dpo),),
+    targets=(Target(name="trl-dpo", settable=tuple(k for k in _DPO_OPTIONS if k != "beta"), leash=dpo_leash),),
     place="loss",
     trial=DPO_TRIAL,
     implicit=True,

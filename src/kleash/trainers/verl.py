@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from kleash.trainers._common import EPOCHS, FROZEN, ONE_LENGTH, PLAIN, SAME_LENGTH, clipping, whole
+from kleash.trainers._common import ALARM, EPOCHS, FROZEN, ONE_LENGTH, PLAIN, SAME_LENGTH, clipping, whole
 from kleash.trainers.columns import PER_TOKEN, Columns, FirstSteps, kl, old
 from kleash.trainers.facts import Change, Shows, Trainer
 from kleash.trainers.options import Option, Options
 from kleash.trainers.penalty import Leash, Penalty, Scale, Target, gradient_of, value_of
 
-__all__ = ["VERL"]
+__all__ = ["VERL", "loss_leash", "reward_leash"]
 
 _KL = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "k1+", "k3+")
 _OPTIONS = {
@@ -59,7 +59,8 @@ def _averaged(o: Options) -> tuple[str, ...]:
     return (*((lengths,) if o["loss_agg_mode"] == "seq-mean-token-mean" else ()), clipping(o["ppo_epochs"]))
 
 
-def _reward(o: Options) -> Leash:
+def reward_leash(o: Options) -> Leash:
+    """With the penalty in the reward."""
     assumes = [PLAIN, FROZEN, "no token's k1 is clamped"]
     if o["adv_estimator"] == "gae":
         assumes.append("lam 1, or a critic that has learnt the returns")
@@ -73,7 +74,8 @@ def _reward(o: Options) -> Leash:
     )
 
 
-def _loss(o: Options) -> Leash:
+def loss_leash(o: Options) -> Leash:
+    """With the penalty in the loss."""
     estimator = o["adv_estimator"]
     whitened, grouped = estimator in {"gae", "reinforce_plus_plus"}, estimator == "grpo"
     scale: Scale | None = "log" if whitened else "group" if grouped and o["norm_adv_by_std_in_grpo"] else None
@@ -128,7 +130,7 @@ VERL = Trainer(
         Target(
             name="verl-reward",
             settable=("kl_penalty", "type", "adv_estimator", "use_kl_loss", "gamma", "loss_agg_mode", "ppo_epochs"),
-            leash=_reward,
+            leash=reward_leash,
             fixed={"use_kl_in_reward": True},
         ),
         Target(
@@ -137,7 +139,7 @@ VERL = Trainer(
                 "kl_loss_type", "adv_estimator", "norm_adv_by_std_in_grpo", "use_kl_in_reward", "loss_agg_mode",
                 "ppo_epochs",
             ),
-            leash=_loss,
+            leash=loss_leash,
             fixed={"use_kl_loss": True},
         ),
     ),
@@ -155,7 +157,7 @@ VERL = Trainer(
         paid_by=("actor/reward_kl_penalty_coeff", "critic/kl_coeff"),
     ),
     controller="nats per token (the KL per answer divided by the mean length)",
-    mismatch={"rollout_corr/kl": (0.01, "tinker-feedback issue 22 alarms at .01")},
+    mismatch={"rollout_corr/kl": ALARM, "rollout_correction/kl": ALARM},
     cut=("response_length/clip_ratio",),
     first_steps=FirstSteps(
         name="verl's rollouts",

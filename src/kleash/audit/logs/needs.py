@@ -29,10 +29,7 @@ def _components(view: LogView) -> str:
 CUT = tuple(dict.fromkeys(key for trainer in TRAINERS.values() for key in trainer.cut))
 """Share of answers cut at the limit, under every trainer's name."""
 
-_ALARM = (0.01, "tinker-feedback issue 22 alarms at .01")
-MISMATCH = {key: limit for trainer in TRAINERS.values() for key, limit in trainer.mismatch.items()} | {
-    f"{stem}/kl": _ALARM for stem in ("rollout_correction", "rollout_corr")
-}
+MISMATCH = {key: limit for trainer in TRAINERS.values() for key, limit in trainer.mismatch.items()}
 """Engine against trainer: what the median row may show, and who says so."""
 
 KL: Need[LogView] = Need(

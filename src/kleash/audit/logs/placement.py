@@ -23,9 +23,6 @@ __all__ = ["Placed", "placed", "placement", "sign"]
 LOSSES = re.compile(r"(?:^|[/_])(?:\w*loss|non_score_reward|grad_norm)(?:$|[/_])|^act_loss$")
 
 
-_SWITCHES = "; ".join(f"{name}: {', '.join(t.switches)}" for name, t in TRAINERS.items() if t.switches)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Placed:
     """Where the log shows the penalty: each place True, False, or None where it does not show."""
@@ -57,12 +54,14 @@ def placed(view: LogView) -> Placed:
 
 def _placed(view: LogView) -> Placed:
     trainer = view.trainer
+    if trainer.unleashed:
+        return Placed(loss=False, reward=False, why=(trainer.unleashed,))
     if view.kl is None and not view.coefficient.size:
         return _without_kl(view)
     contested = view.kl is not None and view.kl.spec.placement == "unknown" and view.settings.placement is None
     if trainer.rival is not None and contested:
         return Placed(loss=None, reward=None, why=(trainer.rival.question,))
-    if trainer.place is not None:
+    if trainer.place is not None and (not trainer.movable or view.settings.where in (None, "none", trainer.place)):
         found = recover(view)
         on = not (found.fit is not None and found.holds and not found.resolved and found.hi < 1e-6)
         why = f"{trainer.name} has one place for it" if on else f"{found.identity} is 0"
@@ -80,7 +79,7 @@ def _without_kl(view: LogView) -> Placed:
     if trainer.implicit:
         return Placed(loss=True, reward=False, why=("no KL column",))
     if trainer.note_without and view.key(*(key for rule in trainer.columns.kl for key in rule.keys)) is None:
-        return Placed(loss=None, reward=None, why=(f"{trainer.project}'s console shows no KL, on or off",))
+        return Placed(loss=None, reward=None, why=(f"this log of {trainer.project} shows no KL, on or off",))
     if trainer.shows.silent_in_reward and view.settings.in_reward:
         return Placed(loss=False, reward=None, why=(f"{trainer.name} logs no KL of a penalty in the reward",))
     if not any(LOSSES.search(key) for key in view.log.raw):
@@ -114,6 +113,8 @@ def _in_loss(view: LogView) -> tuple[bool | None, str]:
     shows, settings = view.trainer.shows, view.settings
     if shows.zero_outside:
         return _not_zero(view, view.key(shows.zero_outside))
+    if view.kl is not None and view.kl.spec.placement != "reward" and _measured(view):
+        return False, f"{view.kl.key} is a measure: the loss with it and the policy loss are equal"
     if shows.shaped and not shows.kl_in_loss:
         differ = _differ(view, *map(view.key, shows.shaped))
         if differ is None or settings.in_loss is None:
@@ -123,8 +124,6 @@ def _in_loss(view: LogView) -> tuple[bool | None, str]:
     if by_parts is not None:
         return by_parts
     kl = view.key(shows.kl_in_loss)
-    if kl is not None and _measured(view):
-        return False, f"{kl} is a measure: the loss with it and the policy loss are equal"
     if kl is not None:
         if settings.beta == 0 and not recover(view).resolved:
             return False, f"{settings.beta_key} is 0: {kl} is shown and not trained on"
@@ -136,10 +135,13 @@ def _in_loss(view: LogView) -> tuple[bool | None, str]:
     return _as_mapped(view, "loss")
 
 
+_END = re.compile(r"(^|/)(total_)?loss(@\w+)?$")
+
+
 def _measured(view: LogView) -> bool:
     """Whether a total loss beside the policy loss is that loss, though beta * KL would show in its digits."""
     policy = view.key(*view.trainer.columns.losses.get("policy", ()))
-    totals = [key for key in view.log.raw if key.rpartition("/")[2] in ("total_loss", "loss") and key != policy]
+    totals = [key for key in view.log.raw if _END.search(key) and key != policy]
     beta = view.settings.beta or (float(np.median(view.coefficient.values)) if view.coefficient.size else 1.0)
     return any(_differ(view, key, policy) is False and not _under(view, key, policy, beta) for key in totals)
 
@@ -209,6 +211,13 @@ def _by_scores(view: LogView) -> tuple[bool | None, str]:
     return (None, "") if differ is None else (False, equal if shows.kl_in_loss else "")
 
 
+def _switches(view: LogView) -> str:
+    """The options that put the penalty somewhere: this trainer's, or where it has none those of all."""
+    own = view.trainer.switches
+    named = {view.trainer.name: own} if own else {name: t.switches for name, t in TRAINERS.items() if t.switches}
+    return "; ".join(f"{name}: {', '.join(switches)}" for name, switches in named.items())
+
+
 @check("PLACEMENT", problem="both; nowhere though configured; elsewhere than configured")
 def placement(view: LogView, level: float) -> Finding:
     """Is the penalty in the loss, the reward, both, nowhere?
@@ -243,7 +252,7 @@ def placement(view: LogView, level: float) -> Finding:
         return evidence.problem(
             f"{said} and no penalty is in the loss or in the reward ({why}): no leash",
             "the coefficient is not passed on to the trainer",
-            f"the switch that turns the penalty on is off ({_SWITCHES})",
+            f"the switch that turns the penalty on is off ({_switches(view)})",
             "the log is of another run than the configuration",
             fix="make the coefficient reach the trainer, and look for the KL in the next log",
         )
@@ -254,7 +263,7 @@ def placement(view: LogView, level: float) -> Finding:
     ):
         return evidence.problem(
             f"configured is {settings.where}, the log shows {found.where} ({why})",
-            f"a version whose switch means something else ({history('switch')})",
+            f"a version whose switch means something else ({view.trainer.history.get('switch') or history('switch')})",
             "the log is of another run",
             fix="use the configuration of this run; check the version's meaning of the switch",
         )
@@ -269,7 +278,7 @@ def placement(view: LogView, level: float) -> Finding:
         return evidence.cannot_tell(message, fix="give --config, or log the loss and the policy loss")
     words = {"loss": "in the loss", "reward": "in the reward", "none": "no penalty, and none configured"}
     if found.where == "none" and settings.beta is None and settings.where is None:
-        words["none"] = "no penalty in this run"
+        words["none"] = "no leash to a reference" if view.trainer.unleashed else "no penalty in this run"
     return evidence.ok(f"{words[found.where]} ({why})" if why else words[found.where])
 
 
