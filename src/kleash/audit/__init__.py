@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from kleash._checks import message
+from kleash.audit.configs import CONFIG_CHECKS, check_configuration
 from kleash.audit.declared import Declared, read_config
 from kleash.audit.dumps import CHECKS, check_dump
 from kleash.audit.engine import Check
@@ -51,8 +52,8 @@ def check(
     ----------
     paths
         Dumps, JSONL or Parquet (`kleash.audit.dumps.rollouts` lists the columns; ``-`` is stdin), training logs
-        (`kleash.logs` reads trainers' and plain tables), or folders of both and of anything else. The kind is told by
-        the content.
+        (`kleash.logs` reads trainers' and plain tables), configurations of trainers (TOML, YAML, JSON, a shell script
+        with its options), or folders of these and of anything else. The kind is told by the content.
     config
         TOML, YAML or JSON with what the files cannot show: ``beta``, ``reward_min``, ``reward_max``, ``estimator``,
         ``placement``; or, for logs, the trainer's own configuration under its own option names. ``columns`` in it says
@@ -102,12 +103,14 @@ def check(
     declared = declared.updated(beta=beta, reward_min=low, reward_max=high)
     found = sort_inputs(names, trainer=trainer, mapping=declared.columns)
     dumps, lost = _dumps(found, declared)
+    configs = [check_configuration(path, trainer) for path in found.configs]
     logs, log_findings, frontier = check_logs(found.logs, declared=declared, config=settings, gold=gold)
-    inputs = (*(checked for checked, _ in dumps), *logs)
+    read = [*dumps, *configs]
+    inputs = (*(checked for checked, _ in read), *logs)
     return CheckReport(
         inputs=inputs,
         files=tuple(seen.row({item.path: item for item in inputs}, lost) for seen in found.seen),
-        findings=(*(finding for _, findings in dumps for finding in findings), *log_findings),
+        findings=(*(finding for _, findings in read for finding in findings), *log_findings),
         frontier=frontier,
     )
 
@@ -135,4 +138,4 @@ def list_checks() -> Catalogue:
     >>> [row["code"] for row in list_checks().rows()][:3]
     ['NON_FINITE', 'MASK', 'PADDING']
     """
-    return Catalogue(checks=CHECKS, log_checks=(*LOG_CHECKS, *SEVERAL_RUNS))
+    return Catalogue(checks=CHECKS, log_checks=(*LOG_CHECKS, *SEVERAL_RUNS), config_checks=CONFIG_CHECKS)

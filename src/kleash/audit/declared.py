@@ -15,7 +15,7 @@ from kleash.kl import ESTIMATORS, PLACEMENTS
 from kleash.trainers import option_names
 from kleash.trainers.options import flatten
 
-__all__ = ["Declared", "read_config"]
+__all__ = ["Declared", "read_config", "unwrapped"]
 
 KNOWN_KEYS = option_names()[1]
 """Option names of trainers, by which their configuration is told from a small file of declarations."""
@@ -87,7 +87,7 @@ def read_config(path: str | Path) -> tuple[Declared, dict[str, Any]]:
     ------
     MissingFileError, ConfigError
     """
-    table = _unwrapped(config.read_table(path))
+    table = unwrapped(config.read_table(path))
     if not isinstance(table, dict):
         raise ConfigError(_checks.message(str(path), expected="a table of settings", got=type(table).__name__))
     columns = table.pop("columns", None)
@@ -116,10 +116,10 @@ def _names_of(table: Mapping[str, Any]) -> set[str]:
     return {key.rpartition(".")[2].lstrip("-").replace("-", "_") for key in flatten(table)}
 
 
-def _unwrapped(value: Any) -> Any:
+def unwrapped(value: Any) -> Any:
     """Settings as wandb saves them, ``name: {value: ...}``, under their names alone."""
     if not isinstance(value, dict):
         return value
     if "value" in value and set(value) <= {"value", "desc"}:
-        return _unwrapped(value["value"])
-    return {key: _unwrapped(item) for key, item in value.items()}
+        return unwrapped(value["value"])
+    return {key: unwrapped(item) for key, item in value.items()}

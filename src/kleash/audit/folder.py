@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kleash.audit.configs.reading import CONFIG_SUFFIXES, is_configuration
 from kleash.audit.dumps.kind import DUMP_SUFFIXES, is_dump
 from kleash.logs import survey
 from kleash.rows import head
@@ -29,7 +30,6 @@ FEWEST_COMMON = 3
 """Different values at common steps below which two logs are not called one run."""
 
 OWN = ("frontier.parquet", "metrics.jsonl", "prompts.jsonl", "run.json", "samples.parquet")
-CONFIGS = (".yaml", ".yml", ".toml")
 PICTURES = (".png", ".jpg", ".jpeg", ".svg", ".gif", ".pdf", ".html")
 WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt", ".pth", ".ckpt", ".npz", ".npy")
 
@@ -38,8 +38,8 @@ WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt", ".pth", ".ckpt", ".npz", ".np
 class Seen:
     """A file of a folder, or a folder in it that is one run.
 
-    ``path``: Which. ``kind``: ``rollouts``, ``log``, or ``none``. ``logs``: Its runs. ``why``: Why nothing of it is
-    checked, in one line.
+    ``path``: Which. ``kind``: ``rollouts``, ``log``, ``config`` or ``none``. ``logs``: Its runs. ``why``: Why nothing
+    of it is checked, in one line.
     """
 
     path: Path
@@ -55,7 +55,7 @@ class Seen:
         return {
             "path": path,
             "kind": "none" if path in lost else self.kind,
-            "trainer": self.logs[0].trainer if self.logs else None,
+            "trainer": self.logs[0].trainer if self.logs else getattr(checked, "trainer", None),
             "rows": sum(log.rows for log in self.logs) if self.logs else getattr(checked, "rows", None),
             "why": why or None,
         }
@@ -84,6 +84,8 @@ def look_into(folder: Path, *, trainer: str | None = None, mapping: Mapping[str,
             found.append(Seen(path=path, kind="none", why="kleash's own run folder: kleash report shows it"))
         elif dump:
             found.append(Seen(path=path, kind="rollouts"))
+        elif path.suffix.lower() in CONFIG_SUFFIXES and path.is_file() and is_configuration(path):
+            found.append(Seen(path=path, kind="config"))
         elif entry.logs:
             found.append(Seen(path=path, kind="log", logs=entry.logs))
         else:
@@ -103,7 +105,7 @@ def _empty(path: Path) -> bool:
 def _why(path: Path, said: str) -> str:
     """What a file is, where its ending or its first keys tell; else why it is no log."""
     endings = {
-        CONFIGS: "a configuration",
+        CONFIG_SUFFIXES: "a configuration without options of a trainer's KL",
         PICTURES: "a picture or page",
         WEIGHTS: "arrays, no table of numbers by step",
     }

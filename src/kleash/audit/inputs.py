@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kleash._checks import message
+from kleash.audit.configs.reading import CONFIG_SUFFIXES, is_configuration
 from kleash.audit.dumps.kind import DUMP_SUFFIXES, LOOKED_AT, begins_a_dump, is_dump
 from kleash.audit.folder import Seen, look_into
 from kleash.errors import DataError, KleashError
@@ -25,10 +26,11 @@ __all__ = ["Inputs", "sort_inputs"]
 
 @dataclass
 class Inputs:
-    """Rollout dumps by path, logs as they were read, and all that lies in the folders that were named."""
+    """Rollout dumps by path, logs as they were read, configurations by path, and all that lies in folders."""
 
     dumps: list[str | Path] = field(default_factory=list)
     logs: list[RunLog] = field(default_factory=list)
+    configs: list[str | Path] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
 
 
@@ -59,6 +61,8 @@ def sort_inputs(
             elif Path(path).exists() and not Path(path).is_file():
                 text = message("input", expected="a file or folder", got="a pipe or device", fix="pipe it in as -")
                 raise DataError(text, path=path)
+            elif str(path).lower().endswith(CONFIG_SUFFIXES) and Path(path).exists():
+                found.configs.append(path)
             elif is_dump(path) or not Path(path).exists():
                 found.dumps.append(path)  # what does not exist is said by the reader of dumps
             else:
@@ -105,6 +109,7 @@ def _folder(folder: Path, trainer: str | None, mapping: Mapping[str, str] | None
     found.seen += seen
     found.dumps += [item.path for item in inside if item.kind == "rollouts"]
     found.logs += [log for item in inside for log in item.logs]
+    found.configs += [item.path for item in inside if item.kind == "config"]
 
 
 def _file(path: str | Path, trainer: str | None, mapping: Mapping[str, str] | None, found: Inputs) -> None:
@@ -115,6 +120,9 @@ def _file(path: str | Path, trainer: str | None, mapping: Mapping[str, str] | No
     except (zlib.error, RecursionError) as error:
         raise DataError("cannot be read: a broken archive, or JSON nested too deeply", path=path) from error
     except DataError as error:
+        if str(path).lower().endswith(".json") and is_configuration(Path(path), trainer):
+            found.configs.append(path)
+            return
         if str(path).lower().endswith(DUMP_SUFFIXES):
             found.dumps.append(path)  # its reader says which line, which column
             return

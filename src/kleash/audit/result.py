@@ -92,11 +92,12 @@ class CheckReport:
 class Catalogue:
     """All checks, with what each asks, needs and calls a problem.
 
-    ``checks`` are those of rollout dumps, ``log_checks`` those of training logs.
+    ``checks`` are those of rollout dumps, ``log_checks`` those of training logs, ``config_checks`` of configurations.
     """
 
     checks: tuple[Check[Any], ...]
     log_checks: tuple[Check[Any], ...] = ()
+    config_checks: tuple[Check[Any], ...] = ()
 
     def rows(self) -> list[dict[str, Any]]:
         """A row per check: input, code, asks, needs, problem."""
@@ -111,7 +112,7 @@ class Catalogue:
                 "needs": [need.words for need in c.needs],
                 "problem": c.rule,
             }
-            for kind, checks in (("rollouts", self.checks), ("log", self.log_checks))
+            for kind, checks in (("rollouts", self.checks), ("log", self.log_checks), ("config", self.config_checks))
             for c in checks
         ]
 
@@ -121,9 +122,10 @@ class Catalogue:
             **envelope("catalogue"),
             "checks": [row for row in self._rows() if row["input"] == "rollouts"],
             "log_checks": [row for row in self._rows() if row["input"] == "log"],
+            "config_checks": [row for row in self._rows() if row["input"] == "config"],
         }
 
     def __rich__(self) -> RenderableType:
         from kleash.audit.table import catalogue_view
 
-        return catalogue_view(self.checks, self.log_checks)
+        return catalogue_view(self.checks, self.log_checks, self.config_checks)

@@ -39,7 +39,7 @@ def report_view(
         mine = [finding for finding in findings if finding.input == item.path]
         if brief and not any(finding.status == "problem" for finding in mine):
             continue
-        counted = _log_line(item) if item.kind == "log" else _dump_line(item)
+        counted = _LINES.get(item.kind, _dump_line)(item)
         parts += [Text.assemble((item.path, "bold"), f"  {counted}"), *_effective(item.facts), Text()]
         parts += [_table(mine), Text()]
         parts += [_not_run(mine)] if any(f.status == "not-run" for f in mine) else []
@@ -62,7 +62,8 @@ def _files(files: Sequence[Mapping[str, Any]], findings: Sequence[Finding]) -> T
         else:
             mine = [f for f in findings if f.input.partition("#")[0] == file["path"]]
             status = next((s for s in ("problem", "cannot-tell") if any(f.status == s for f in mine)), "ok")
-            words = f"{file['trainer'] or 'rollout dump'}, {file['rows'] or 0:,} rows: {_counted(mine)}"
+            counted = "configuration" if file["kind"] == "config" else f"{file['rows'] or 0:,} rows"
+            words = f"{file['trainer'] or 'rollout dump'}, {counted}: {_counted(mine)}"
         table.add_row(Text(MARKS[status], style=STYLES[status]), name, Text(words, style="dim" * bool(file["why"])))
     return table
 
@@ -121,6 +122,15 @@ def _log_line(item: CheckedInput) -> str:
     return said + ("" if facts["kl_last"] is None else f", last KL {facts['kl_last']:.3g} {unit}")
 
 
+def _config_line(item: CheckedInput) -> str:
+    found = item.facts["coefficient"]
+    said = f"{item.trainer}, {item.rows} option{'s' * (item.rows != 1)} of its KL, penalty: {item.facts['placement']}"
+    return said + ("" if found is None else f", coefficient {found['value']:g} ({found['from']})")
+
+
+_LINES = {"log": _log_line, "rollouts": _dump_line, "config": _config_line}
+
+
 def _effective(facts: dict[str, object]) -> list[RenderableType]:
     found, reason = facts.get("effective_beta"), facts.get("effective_beta_reason")
     if not isinstance(found, dict):
@@ -171,13 +181,17 @@ def _not_run(findings: Sequence[Finding]) -> RenderableType:
     return Group(table, Text())
 
 
-def catalogue_view(checks: Sequence[Check[Any]], log_checks: Sequence[Check[Any]]) -> RenderableType:
+def catalogue_view(
+    checks: Sequence[Check[Any]], log_checks: Sequence[Check[Any]], config_checks: Sequence[Check[Any]]
+) -> RenderableType:
     """The catalogue: what each check asks, what it needs, when it says problem."""
     return Group(
         Text("Checks of rollout dumps", style="bold"),
         _listed(checks),
         Text("\nChecks of training logs", style="bold"),
         _listed(log_checks),
+        Text("\nChecks of configurations", style="bold"),
+        _listed(config_checks),
     )
 
 

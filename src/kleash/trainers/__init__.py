@@ -6,7 +6,9 @@ trainer is a file, its place in `TRAINERS` and a golden log.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from kleash.trainers.areal import AREAL
 from kleash.trainers.columns import Columns
@@ -16,7 +18,7 @@ from kleash.trainers.on_trl import AXOLOTL, LLAMA_FACTORY, LLAMA_FACTORY_DPO, MS
 from kleash.trainers.on_verl import EASYR1, RLLM
 from kleash.trainers.open_instruct import OPEN_INSTRUCT
 from kleash.trainers.openrlhf import OPENRLHF
-from kleash.trainers.options import Option, Options
+from kleash.trainers.options import Option, Options, stated
 from kleash.trainers.penalty import ESTIMATORS, Penalty, Target, gradient_of
 from kleash.trainers.prime_rl import PRIME_RL
 from kleash.trainers.roll import ROLL
@@ -42,6 +44,7 @@ __all__ = [
     "option_names",
     "projects",
     "trainer_named",
+    "whose",
 ]
 
 
@@ -143,6 +146,36 @@ def option_names() -> tuple[dict[str, str], set[str]]:
     options = [item for trainer in TRAINERS.values() for item in trainer.options.items()]
     dotted = {name: key for key, option in options for name in option.names if "." in name}
     return dotted, {key for key, option in options if option.printed}
+
+
+def whose(config: Mapping[str, Any]) -> list[str]:
+    """The trainers whose configuration this may be, the likeliest first; none where too little tells.
+
+    More names of options win; of as many, those that fewer trainers have; of equals the one on which others build. Two
+    names, one of them of a KL or a beta, are enough, or one that only one or two trainers have.
+
+    ``config``: Nested or flat.
+
+    Examples
+    --------
+    >>> whose({"actor": {"use_kl_loss": True}, "algorithm": {"kl_ctrl": {"kl_coef": 0.01}}})[0]
+    'verl'
+    >>> whose({"hidden_size": 64, "beta": 0.1})
+    []
+    """
+    owners = Counter(name for trainer in TRAINERS.values() for name in _names(trainer))
+    found = {}
+    for name, trainer in TRAINERS.items():
+        known = {key: option for key, option in trainer.options.items() if option.printed}
+        used = stated(known, config)[1].values()
+        own = sum(1 / owners[word] for word in used)
+        if own >= 0.5 or (len(used) > 1 and any("kl" in word or "beta" in word for word in used)):
+            found[name] = (len(used), own)
+    return sorted(found, key=lambda name: found[name], reverse=True)
+
+
+def _names(trainer: Trainer) -> set[str]:
+    return {name for key, option in trainer.options.items() if option.printed for name in option.names or (key,)}
 
 
 def metric_names() -> set[str]:

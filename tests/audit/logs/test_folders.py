@@ -36,6 +36,8 @@ def mixed(tmp_path_factory) -> Path:
         "milk.txt": "do not forget the milk\n",
         "own.json": json.dumps(own),
         "vocab.json": "{}",
+        "model.yaml": "hidden_size: 64",
+        "verl.yaml": "actor: {use_kl_loss: true, kl_loss_coef: 0.001}",
         "broken.jsonl": '{"logp": [0.1',
     }
     for name, text in texts.items():
@@ -57,6 +59,7 @@ def test_of_each_file_it_is_said_what_it_is_or_why_not(mixed):
     checked = {row["path"] for row in report.files if not row["why"]}
     assert {item.path.partition("#")[0] for item in report.inputs} == checked
     assert all(row["why"] or row["rows"] for row in report.files)
+    assert (files["verl.yaml"]["kind"], files["verl.yaml"]["trainer"]) == ("config", "verl")
     assert files["good.jsonl"]["kind"] == files["bad.parquet"]["kind"] == "rollouts"
     said = {
         "empty.log": "an empty file",
@@ -64,7 +67,7 @@ def test_of_each_file_it_is_said_what_it_is_or_why_not(mixed):
         "own.json": "what kleash sweep has printed: kleash report shows it",
         "chart.png": "a picture or page",
         "model.safetensors": "arrays, no table of numbers by step",
-        "kinds/loss-is-beta-kl.toml": "a configuration",
+        "model.yaml": "a configuration without options of a trainer's KL",
     }
     assert {name: files[name]["why"] for name in said} == said
     assert "got columns prompt, completion, reward" in files["scored.parquet"]["why"]
