@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 from recipe_policies import drawn, trained
+from scipy.special import logsumexp
 
 from kleash import Samples, forecast
 from kleash.errors import DataError, OptionError
@@ -178,3 +179,53 @@ def test_the_verdict_names_the_next_rung():
     assert f"to see past beta {loosest:.3g}: a policy trained there" in result.verdict.needs[-1]
     assert "24 of its answers" in result.verdict.needs[-1]
     assert not any("to see past" in need for need in forecast(samples, beta=[loosest, 5.0]).verdict.needs)
+
+
+def test_a_known_top_stands_for_the_tail_of_the_scores():
+    """The few high scores may look like a power law; the judge's top says how far they can go."""
+    samples = drawn(np.random.default_rng(22), 0, [(0.9, 64)])
+    assert forecast(samples, beta=[0.5], prompts="fixed").frontier.status.tolist() == ["weak"]
+    known = forecast(samples, beta=[0.5], prompts="fixed", reward_max=5.7)
+    assert known.frontier.status.tolist() == ["ok"]
+    assert not any("tail" in note for note in known.notes)
+    far = forecast(samples, beta=[0.5], prompts="fixed", reward_max=100.0)  # and what was missed there may be anything
+    assert far.frontier.status.tolist() == ["weak"]
+
+
+def test_a_fifth_tighter_than_a_policy_far_away_is_as_far_back_as_it_speaks():
+    """At 4/3 of its beta the policy at .27 alone covers KL in 77 % of redraws."""
+    beta = [0.42, 0.45]
+    result = forecast(drawn(np.random.default_rng(0), 0, [(0.36, 64)]), beta=beta, prompts="fixed", reward_max=5.7)
+    assert result.frontier.status.tolist() == ["ok", "weak"]
+
+
+def shaken(rng, spread, n_reference, n):
+    """Answers of the tilt at beta .9 times exp(spread x a normal number for each answer), and of the reference."""
+    world, _ = trained()
+    log_p = world.log_reference + world.reward / 0.9 + spread * rng.normal(size=world.reward.shape)
+    log_p -= logsumexp(log_p, axis=1, keepdims=True)
+    policies = [("reference", world.log_reference, n_reference), ("shaken", log_p, n)]
+    rows = [
+        (dish, answer, name)
+        for name, log_policy, size in policies
+        for dish in range(3)
+        for answer in rng.choice(world.reward.shape[1], size=size, p=np.exp(log_policy[dish]))
+    ]
+    dish, answer, name = zip(*rows, strict=True)
+    at = np.array(dish), np.array(answer)
+    ratio = {"shaken": (log_p - world.log_reference)[at]}
+    return Samples.from_arrays(dish, world.reward[at], gold=world.gold[at], source=name, log_ratio=ratio)
+
+
+def test_a_policy_with_more_drift_than_its_answers_can_pay_for_is_left_out():
+    """Half a nat of drift costs a fifth of the answers, three nats all of them: the rows are the reference's then."""
+    beta = [0.9, 3.0]
+    near = forecast(shaken(np.random.default_rng(1), 0.5, 32, 32), beta=beta, prompts="fixed")
+    assert all(row["sources"]["shaken"] > 0.1 for row in near.rows())
+    far = shaken(np.random.default_rng(1), 3.0, 32, 32)
+    result = forecast(far, beta=beta, prompts="fixed")
+    assert "Left out of the rows, as their drift leaves fewer than one answer to a prompt: 'shaken'." in result.notes
+    assert [row["sources"] for row in result.rows()] == [{"reference": 1.0, "shaken": 0.0}] * 2
+    assert result.reports[1].tilt_spread > 2.0
+    only = far.keeping(far.sources.code == 1)
+    assert "ok" not in forecast(only, beta=beta, prompts="fixed").frontier.status.tolist()

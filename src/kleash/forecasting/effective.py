@@ -28,7 +28,7 @@ class Effective:
 
     ``slope`` in nats per reward unit with its standard error ``se``; ``spread`` the drift's SD within prompts, nats;
     ``kl`` the mean log ratio, which is the source's KL to the reference; ``log_z`` (P,), NaN where a prompt has no
-    answer of the source. ``collapsed``: its answers score too nearly alike to say.
+    answer of the source. ``each`` is its answers per prompt. ``collapsed``: its answers score too nearly alike to say.
     """
 
     slope: float
@@ -36,12 +36,18 @@ class Effective:
     spread: float
     kl: float
     log_z: Floats
+    each: float
     collapsed: bool
 
     @property
     def beta(self) -> float | None:
         """The effective beta, 1 / slope; None where the slope is not measurably above 0."""
         return 1.0 / self.slope if self.slope > _SHOWN * self.se and not self.collapsed else None
+
+    @property
+    def drifted(self) -> bool:
+        """Whether fewer than one of its answers to a prompt is left where the drift is weighed out: n exp(-drift^2)."""
+        return bool(self.spread**2 > np.log(self.each))
 
 
 def effective_of(prompt: NDArray[np.int64], reward: Floats, log_ratio: Floats, *, n_prompts: int) -> Effective:
@@ -77,5 +83,6 @@ def effective_of(prompt: NDArray[np.int64], reward: Floats, log_ratio: Floats, *
         spread=float(np.sqrt(left @ left / free)) if free > 0 else np.nan,
         kl=float(np.nanmean(means[1])),
         log_z=slope * means[0] - means[1],
+        each=float(n[n > 0].mean()) if reward.size else 0.0,
         collapsed=squares <= 1e-24 * float(reward @ reward) or squares**2 < _FEWEST * float((r**4).sum()),
     )

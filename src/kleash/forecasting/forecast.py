@@ -160,7 +160,7 @@ def forecast(
         table = reweight(samples, betas, labels=labels, weights=weights, **common)
     else:
         sourced = Sourced.of(seen, betas, labels=labels, reward_max=reward_max, **common)
-        table, labels, tail = sourced.pooled.table, sourced.labels, sourced.tail
+        table, labels, tail = sourced.pooled.table, sourced.labels, sourced.open_tail
     frontier = lay_out(
         samples,
         labels,

@@ -23,7 +23,7 @@ _WIDEST = (
 )
 
 
-def stretched(estimates: Estimates, origin: Floats | float, *, factor: float) -> Estimates:
+def stretched(estimates: Estimates, origin: Floats | float, *, factor: float | Floats) -> Estimates:
     """The intervals of a quantity that rises from the reference, made to hold for few prompts.
 
     Parameters
@@ -33,7 +33,7 @@ def stretched(estimates: Estimates, origin: Floats | float, *, factor: float) ->
     origin
         What the reference has: its mean score; 0 for KL.
     factor
-        By how much both sides become longer.
+        By how much both sides become longer, for all betas or for each.
 
     Returns
     -------

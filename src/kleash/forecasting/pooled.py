@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,6 +117,7 @@ def reweight_sources(
     correction: bool = True,
     deviations: Answers | None = None,
     progress: Progress | None = None,
+    without: Sequence[int] = (),
 ) -> Pooled:
     """Estimate reward, KL and gold of the tilt at every beta, for every prompt, from answers of several sources.
 
@@ -133,6 +135,8 @@ def reweight_sources(
         Collects delete-one deviations, for intervals with fixed prompts.
     progress
         Called with answers done and answers in all.
+    without
+        Sources, by number, whose answers are not used.
 
     Returns
     -------
@@ -149,7 +153,7 @@ def reweight_sources(
     """
     assert samples.sources is not None  # the caller has sources
     inverse_beta = np.append(1 / beta, 0.0)
-    pools, gold = pools_of(samples.sources), marks_of(samples, labels)
+    pools, gold = pools_of(samples.sources, without=without), marks_of(samples, labels)
     n_splits = int(np.clip(_HALVED_SAMPLES // samples.n_samples, 1, _MOST_SPLITS))
     size = (samples.n_prompts, inverse_beta.size, len(samples.sources.names))
     sheets = [_Sheet.empty(*size) for _ in pools]

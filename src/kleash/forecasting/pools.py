@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,20 +29,21 @@ class Pool:
     anchored: bool
 
 
-def pools_of(sources: Sources) -> tuple[Pool, ...]:
-    """The pools: each source with all those that it shares known densities with, every pool once.
+def pools_of(sources: Sources, *, without: Sequence[int] = ()) -> tuple[Pool, ...]:
+    """The pools: each source with all those that it shares known densities with, every pool once; some are left out.
 
     Returns
     -------
     One pool of all sources where every density is known on every answer; each source alone where none is.
     """
     size = len(sources.names)
+    members = [number for number in range(size) if number not in without]
     known = np.stack([~np.isnan(sources.log_ratio[sources.code == s]).any(axis=0) for s in range(size)])
     mutual = known & known.T
     found: dict[tuple[int, ...], None] = {}
-    for first in range(size):
+    for first in members:
         pool = [first]
-        for other in range(size):
+        for other in members:
             if other != first and all(mutual[other, member] for member in pool):
                 pool.append(other)
         found[tuple(sorted(pool))] = None

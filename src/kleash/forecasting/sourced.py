@@ -15,10 +15,10 @@ from kleash.forecasting.effective import Effective
 from kleash.forecasting.intervals import Answers
 from kleash.forecasting.pooled import Pooled, reweight_sources
 from kleash.forecasting.pools import Pool, log_densities
-from kleash.forecasting.reach import reach_status, worst
+from kleash.forecasting.reach import looser, reach_status, worst
 from kleash.forecasting.reweight import Labels, Progress
 from kleash.forecasting.survey import Survey, sources_tail
-from kleash.forecasting.tail import Tail
+from kleash.forecasting.tail import LIGHT, Tail
 from kleash.samples import Samples
 
 __all__ = ["Sourced"]
@@ -66,9 +66,10 @@ class Sourced:
             correction=correction,
             deviations=deviations,
             progress=progress,
+            without=seen.drifted,
         )
         tail = sources_tail(seen.samples, reward_max=reward_max)
-        status = reach_status(beta, pooled, seen.effective, tail)
+        status = reach_status(beta, pooled, seen.effective, tail if reward_max is None else LIGHT)
         return cls(
             samples=seen.samples,
             beta=beta,
@@ -80,6 +81,16 @@ class Sourced:
             effective=seen.effective,
             reward_max=reward_max,
         )
+
+    @property
+    def looser(self) -> NDArray[np.bool_]:
+        """Which rows, (B,), are looser than every source."""
+        return looser(self.beta, self.effective)
+
+    @property
+    def open_tail(self) -> Tail:
+        """The tail of the scores as far as it matters: a scale with a known top has none beyond it."""
+        return self.tail if self.reward_max is None else LIGHT
 
     def row_status(self, estimates: Mapping[str, Estimates]) -> NDArray[np.str_]:
         """``status``, with ``weak`` where answers at the judge's top that were missed would move a row too far."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -54,12 +55,14 @@ class Survey:
     """What is known of the sources: the samples without those that are not what they claim, and why they are left out.
 
     ``effective`` has an entry for each source that is left, None for the reference; ``reports`` one for each there was.
+    ``drifted`` are those left, by number, that are too far from any tilt to be weighed back to one, if others are not.
     """
 
     samples: Samples
     effective: tuple[Effective | None, ...]
     reports: tuple[SourceReport, ...]
     notes: tuple[str, ...]
+    drifted: tuple[int, ...] = ()
 
 
 def survey(samples: Samples) -> Survey:
@@ -93,12 +96,27 @@ def survey(samples: Samples) -> Survey:
     if len(bad) == len(found):
         raise DataError(" ".join(notes), path=", ".join(str(row["path"]) for row in samples.inputs) or None)
     kept = samples.keeping(~np.isin(sources.code, bad)) if bad else samples
+    effective = tuple(entry for i, (_, entry) in enumerate(found) if i not in bad)
+    drifted = _drifted(kept, effective)
+    if drifted and kept.sources is not None:
+        named = ", ".join(repr(kept.sources.names[i]) for i in drifted)
+        notes.append(f"Left out of the rows, as their drift leaves fewer than one answer to a prompt: {named}.")
     return Survey(
         samples=kept,
-        effective=tuple(entry for i, (_, entry) in enumerate(found) if i not in bad),
+        effective=effective,
+        drifted=drifted,
         reports=tuple(report for report, _ in found),
         notes=tuple(notes),
     )
+
+
+def _drifted(samples: Samples, effective: Sequence[Effective | None]) -> tuple[int, ...]:
+    """Sources too far from any tilt to be weighed back to one; none where some prompt has too few answers of others."""
+    far = [i for i, near in enumerate(effective) if near is not None and near.drifted]
+    if not far or samples.sources is None:
+        return ()
+    others = np.add.reduceat((~np.isin(samples.sources.code, far)).astype(np.int64), samples.offsets[:-1])
+    return tuple(far) if (others > 1).all() else ()
 
 
 def _looked_at(

@@ -54,7 +54,8 @@ def unseen_of_sources(sourced: Sourced, *, reward_max: float, gold_min: float, t
         loss = worst_loss(log_push, gold - gold_min, counts)
         too_much = np.flatnonzero(loss > tolerance)
         floor = beta[0] if not too_much.size else beta[too_much[-1] + 1] if too_much[-1] + 1 < beta.size else np.inf
-        return float(-np.log1p(-CONFIDENCE) / counts.sum()), loss, float(floor)
+        mass = -np.log1p(-CONFIDENCE) / max(counts.sum(), 1.0)
+        return float(min(mass, 1.0)), loss, float(floor)
 
     mass, loss, floor = bound(worth(samples, sourced.effective, reward_max))
     alone = None
