@@ -40,7 +40,12 @@ def report_view(
         if brief and not any(finding.status == "problem" for finding in mine):
             continue
         counted = _LINES.get(item.kind, _dump_line)(item)
-        parts += [Text.assemble((item.path, "bold"), f"  {counted}"), *_effective(item.facts), Text()]
+        parts += [
+            Text.assemble((item.path, "bold"), f"  {counted}"),
+            *_reach(item.facts),
+            *_effective(item.facts),
+            Text(),
+        ]
         parts += [_table(mine), Text()]
         parts += [_not_run(mine)] if any(f.status == "not-run" for f in mine) else []
     failed = any(finding.status == "problem" for finding in findings)
@@ -120,6 +125,24 @@ def _log_line(item: CheckedInput) -> str:
     said += "" if found is None else f", coefficient {found['value']:.3g} ({found['from']})"
     unit = facts["logged_kl_unit"] or "(in a unit that is not known)"
     return said + ("" if facts["kl_last"] is None else f", last KL {facts['kl_last']:.3g} {unit}")
+
+
+def _reach(facts: dict[str, Any]) -> list[RenderableType]:
+    """What the last KL of a log means, in one line; why it cannot be told."""
+    if facts.get("kl_last") is None:
+        return []
+    if facts.get("gain_at_most") is None:
+        missing = "the KL's unit" if facts["logged_kl_unit"] is None else "the length of answers"
+        missing = "a KL of 0 or more, of the policy" if facts["length_last"] or facts["kl_last"] < 0 else missing
+        return [Text(f"nats an answer: cannot tell without {missing}")]
+    kl, length, answers = facts["kl_last_per_answer"], facts["length_last"], facts["answers_to_see"]
+    product = f"{facts['kl_last']:.3g} a token x {length:.0f} tokens = " if "token" in facts["logged_kl_unit"] else ""
+    share = 100 * facts["gain_at_most"]
+    gain = (
+        "a judge may gain all of its range" if share == 100 else f"no judge gains more than {share:.2g} % of its range"
+    )
+    see = f"about {answers:,.0f}" if answers is not None and answers < 1e6 else "more than a million"
+    return [Text(f"{product}{kl:.3g} nats an answer: {gain}; {see} reference answers to a prompt see that far")]
 
 
 def _config_line(item: CheckedInput) -> str:
