@@ -70,7 +70,7 @@ def test_the_objective_that_the_settings_imply():
     assert {name: implied_objective(name) for name in ("trl-rloo", "slime")} == {"trl-rloo": "tilt", "slime": "tilt"}
 
 
-@pytest.mark.parametrize("name", ["slime", "nemo-rl", "open-instruct", "verl-loss"])
+@pytest.mark.parametrize("name", ["slime", "nemo-rl", "open-instruct", "verl-loss", "easyr1-loss"])
 def test_the_way_out_of_a_refusal_leads_out(name):
     assert convert(0.5, target=name, **SIZES).refused
     ways = ways_out(name, {})

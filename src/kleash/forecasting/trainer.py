@@ -99,13 +99,13 @@ class TrainerOrder:
                 sd = float(np.sqrt((sds**2).mean() + mean.var()))
         told = self._translated(safe_beta or 1.0, sd=sd, spread=spread)
         refused = told.refused
-        if refused is not None and self.objective == "tilt":
-            ways = " or ".join(ways_out(self.name, self.settings or {})[:2])
-            refused += f"; with {ways} there is a number" if ways else ""
         if self.objective == "tilt" and scale == "log":
             refused = refused or (
                 f"{self.name} divides rewards by an SD that only its own log shows; kleash convert --reward-sd takes it"
             )
+        if refused is not None and self.objective == "tilt":
+            ways = " or ".join(ways_out(self.name, self.settings or {})[:2])
+            refused += f"; with {ways} there is a number" if ways else ""
         if safe_beta is None:
             refused = refused or "the forecast has no safe beta to translate"
         needed: dict[str, Any] = {}

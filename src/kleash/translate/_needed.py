@@ -34,10 +34,10 @@ def needed_settings(
     trainer, target = TARGETS[name]
     options, leash = given(target, trainer.options, settings), leash_of(name, settings)
     size = group_size or leash.group_size
-    needed: dict[str, Any] = {leash.parameter: float(f"{value:.4g}")}
+    named: dict[str, Any] = {leash.parameter: float(f"{value:.4g}")}
     if size is not None and (leash.group_mean or leash.scale == "group"):
-        needed[leash.group_option] = size
-    needed |= trainer.sampling
+        named[leash.group_option] = size
+    named |= trainer.sampling
     stated = {key for key in target.settable if options[key] != trainer.options[key].default}
     keys = [*target.fixed, *(key for key in target.settable if key not in target.fixed)]
     for key in keys:
@@ -45,10 +45,8 @@ def needed_settings(
         turned = (leash_of(name, change) for change in _changes(name, settings, key))
         matters = key in target.fixed or key in stated or any(other != leash for other in turned)
         if matters and not option.ours and options[key] is not None:
-            word = options[key]
-            index = isinstance(word, str) and word.isdigit()
-            needed[_spelled(option, key, flags=leash.parameter.startswith("--"))] = int(word) if index else word
-    return needed
+            named.setdefault(option.path or (option.names[0] if option.names else key), _number(options[key]))
+    return {_spelled(spelled, leash.parameter): value for spelled, value in named.items()}
 
 
 def ways_out(name: str, settings: Mapping[str, Any]) -> list[str]:
@@ -134,10 +132,17 @@ def _values(option: Option, now: Any) -> list[Any]:
     return [2 * now if now else 0.5]
 
 
-def _spelled(option: Option, key: str, *, flags: bool) -> str:
-    if flags:
-        return f"--{key.replace('_', '-')}"
-    return option.path or (option.names[0] if option.names else key)
+def _spelled(name: str, parameter: str) -> str:
+    """A name as the coefficient's is written: a flag, or in its folder where it has none of its own."""
+    if parameter.startswith("--"):
+        return name if name.startswith("--") else f"--{name.replace('_', '-')}"
+    folder = parameter.rpartition(".")[0]
+    return name if "." in name or not folder else f"{folder}.{name}"
+
+
+def _number(value: Any) -> Any:
+    """An index that is a word among its choices, as the number it is."""
+    return int(value) if isinstance(value, str) and value.isdigit() else value
 
 
 def _python(value: Any) -> str:
