@@ -130,6 +130,7 @@ def test_a_forecast_says_what_to_set(run, scored):
         "exact": True,
         "assumes": told["trainer"]["assumes"],
         "refused": None,
+        "snippet": told["trainer"]["snippet"],
     }
     _, table, _ = run("forecast", scored, "--trainer", "trl-rloo")
     assert f"Set beta = {told['verdict']['safe_beta']:.4g} in trl-rloo, for the safe beta." in table
@@ -141,7 +142,9 @@ def test_without_a_trainer_there_is_no_trainer(run, scored):
 
 
 def test_the_sds_come_from_the_samples_at_the_safe_beta(run, scored):
-    _, out, _ = run("forecast", scored, "--trainer", "trl-grpo", "--length", "1", "--format", "json")
+    _, out, _ = run(
+        "forecast", scored, "--trainer", "trl-grpo", "--objective", "tilt", "--length", "1", "--format", "json"
+    )
     told = json.loads(out)
     beta = told["verdict"]["safe_beta"]
     grid = np.linspace(-1, 1, 24)
@@ -156,7 +159,7 @@ def test_a_spread_of_sds_is_refused_and_the_other_objective_offered(run, tmp_pat
     path = tmp_path / "samples.csv"
     rows = [f"p{p},{(1 + p % 3) * v:.5f},{(1 + p % 3) * v:.5f}" for p in range(40) for v in rng.uniform(size=24)]
     path.write_text("prompt,reward,gold\n" + "\n".join(rows) + "\n")
-    _, out, _ = run("forecast", path, "--trainer", "trl-grpo", "--format", "json")
+    _, out, _ = run("forecast", path, "--trainer", "trl-grpo", "--objective", "tilt", "--format", "json")
     told = json.loads(out)["trainer"]
     assert told["value"] is None
     assert "group-standardised" in told["refused"]
@@ -171,6 +174,7 @@ def test_an_sd_that_only_the_run_knows_is_not_guessed(run, scored):
     told = json.loads(out)["trainer"]
     assert told["value"] is None
     assert "only its own log shows" in told["refused"]
+    assert told["refused"].endswith("with adv_estimator=grpo there is a number")
 
 
 def test_the_sd_over_the_batch_has_the_prompts_means_in_it(run, tmp_path):

@@ -56,6 +56,36 @@ def jsonl_of(rows):
 # ----------------------------------------------------------------------------------------------------------- good input
 
 
+def test_a_trainer_that_standardises_gets_its_own_objective_and_a_number_to_paste():
+    """TRL's default GRPO: no one number translates from the tilt, and the command ends with one all the same."""
+    content = json.loads(run(*SHIPPED, *LIMITS, "--trainer", "trl-grpo", "--format", "json").stdout)
+    assert content["objective"] == "group-standardised"
+    assert "groups of 8 (num_generations)" in content["notes"][0]
+    assert content["frontier"]["provenance"]["group_size"] == 8
+    value = content["trainer"]["value"]
+    assert value == content["verdict"]["safe_beta"]
+    assert content["settings"]["beta"] == pytest.approx(value, rel=1e-3)
+    assert content["settings"]["scale_rewards"] == "group"
+    assert f"    beta={content['settings']['beta']},\n" in content["trainer"]["snippet"]
+
+
+def test_whoever_asks_for_the_tilt_gets_it_and_a_trainer_without_a_number_names_the_way():
+    small = ["--beta", "11.5", "--beta", "15.9", "--format", "json"]
+    asked = json.loads(run(*SHIPPED, *LIMITS, *small, "--trainer", "trl-grpo", "--objective", "tilt").stdout)
+    assert (asked["objective"], asked["settings"]) == ("tilt", None)
+    assert asked["trainer"]["refused"].endswith("; with scale_rewards=batch there is a number")
+    plain = json.loads(run(*SHIPPED, *LIMITS, *small, "--trainer", "trl-grpo", "--set", "scale_rewards=none").stdout)
+    assert plain["objective"] == "tilt"
+    assert plain["settings"]["scale_rewards"] == "none"
+    assert plain["trainer"]["value"] == pytest.approx(7 / 8 * plain["verdict"]["safe_beta"])
+    fours = json.loads(
+        run(*SHIPPED, "--beta", "2", "--format", "json", "--trainer", "trl-grpo", "--group-size", "4").stdout
+    )
+    assert fours["frontier"]["provenance"]["group_size"] == 4
+    refused = json.loads(run(*SHIPPED, *LIMITS, *small, "--trainer", "slime").stdout)["trainer"]["refused"]
+    assert "with kl_loss_type=k2 or use_unbiased_kl=true there is a number" in refused
+
+
 def test_the_table_and_the_verdict():
     result = run(*SHIPPED, *LIMITS)
     assert result.exit_code == 0

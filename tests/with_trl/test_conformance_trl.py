@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from kleash.kl import log_softmax
+from kleash.translate import needed_settings, snippet
 from kleash.trials.cases import TRIALS, Case, puzzle
 from kleash.trials.conformance import run_case
 from kleash.trials.roots import root
@@ -34,6 +35,14 @@ def test_defaults_are_the_trainers():
         for key, value in TRIALS[name].settings.items():
             if key in fields:
                 assert fields[key].default == value, (name, key)
+
+
+@pytest.mark.parametrize("name", ["trl-grpo", "trl-rloo", "trl-dpo"])
+def test_what_is_pasted_is_taken(name: str, tmp_path: Path):
+    needed = needed_settings(name, {}, value=0.5)
+    config = getattr(trl, snippet(name, needed).partition("(")[0])(output_dir=str(tmp_path), use_cpu=True, **needed)
+    for key, value in needed.items():
+        assert getattr(config, key) in (value, [value]), key
 
 
 def test_standardised_grpo_lands_at_the_finite_group_root():

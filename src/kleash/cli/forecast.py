@@ -39,9 +39,7 @@ from kleash.cli._output import (
 @click.option(
     "--objective",
     type=click.Choice(["tilt", "group-standardised"]),
-    default="tilt",
-    show_default=True,
-    help="What is trained: reward - beta KL, or GRPO with standardised rewards.",
+    help="reward - beta KL, or GRPO with standardised rewards. Default: what --trainer follows, else tilt.",
 )
 @click.option("--group-size", type=int, metavar="G", help="Answers per group: of group-standardised, or of --trainer.")
 @click.option(
@@ -74,7 +72,7 @@ def forecast(
     reward_max: float | None,
     gold_min: float | None,
     tolerance: float | None,
-    objective: str,
+    objective: str | None,
     group_size: int | None,
     prompts: str,
     trainer: str | None,

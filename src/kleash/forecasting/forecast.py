@@ -30,11 +30,12 @@ from kleash.forecasting.sourced import Sourced
 from kleash.forecasting.standardised import large_group_weights
 from kleash.forecasting.survey import survey
 from kleash.forecasting.tail import score_tail
-from kleash.forecasting.trainer import TrainerOrder
+from kleash.forecasting.trainer import Implied, TrainerOrder, implied
 from kleash.forecasting.unseen import Unseen, unseen_cheats, unseen_in_words
 from kleash.forecasting.unseen_of_sources import unseen_of_sources
 from kleash.frontier import Frontier
 from kleash.samples import Samples, read_samples
+from kleash.window import Verdict
 
 __all__ = ["Objective", "PromptsAre", "forecast"]
 
@@ -52,7 +53,7 @@ def forecast(
     reward_max: float | None = None,
     gold_min: float | None = None,
     tolerance: float | None = None,
-    objective: Objective = "tilt",
+    objective: Objective | None = None,
     group_size: int | None = None,
     prompts: PromptsAre = "sampled",
     seed: int = 0,
@@ -83,9 +84,11 @@ def forecast(
     tolerance
         Gold units below which a loss or a gain has no practical weight; default 5 % of gold's range.
     objective
-        ``tilt``: reward - beta KL. ``group-standardised``: GRPO with standardised rewards.
+        ``tilt``: reward - beta KL. ``group-standardised``: GRPO with standardised rewards. Default: what ``trainer``
+        follows under ``settings``, else the tilt.
     group_size
-        Answers per group: of the standardised objective (default the limit of large groups), and of ``trainer``.
+        Answers per group: of the standardised objective and of ``trainer``; default the trainer's, else the limit of
+        large groups.
     prompts
         ``sampled``: the prompts stand for a population. ``fixed``: they are the whole population.
     seed
@@ -126,10 +129,14 @@ def forecast(
     >>> result.frontier.reward.value.round(1).tolist(), result.frontier.status.tolist()
     ([0.5], ['ok'])
     """
-    if not isinstance(samples, Samples):
-        samples = read_samples(samples)
-    _checks.choice(objective, get_args(Objective), name="objective")
+    samples = samples if isinstance(samples, Samples) else read_samples(samples)
     _check_population(samples, prompts)
+    possible = samples.sources is None and prompts == "sampled" and samples.n_prompts > 1
+    told = (
+        implied(trainer, settings, group_size, possible=possible) if objective is None else Implied(objective=objective)
+    )
+    objective, group_size = told.objective, group_size or told.group_size
+    _checks.choice(objective, get_args(Objective), name="objective")
     seed = _checks.integer(seed, name="seed", at_least=0)
     _must_have_squares(samples)
     assumed = looked_at(samples)
@@ -145,7 +152,7 @@ def forecast(
     if seen is None:
         ends = known_ends(samples, reward_max=reward_max, gold_min=gold_min)
     order = _order(trainer, objective, length, group_size, settings)
-    notes = [*samples.notes, *(seen.notes if seen else ()), *ends.notes]
+    notes = [*told.notes, *samples.notes, *(seen.notes if seen else ()), *ends.notes]
     weights = _policy_weights(objective, None if objective == "tilt" and order else group_size, prompts, seed)
     if prompts == "sampled" and samples.n_prompts == 1:
         if weights is not None:
@@ -161,6 +168,7 @@ def forecast(
     else:
         sourced = Sourced.of(seen, betas, labels=labels, reward_max=reward_max, **common)
         table, labels, tail = sourced.pooled.table, sourced.labels, sourced.open_tail
+    how: dict[str, Any] = {"objective": objective, "prompts": prompts, "correction": correction}
     frontier = lay_out(
         samples,
         labels,
@@ -170,24 +178,15 @@ def forecast(
         betas=betas,
         rng=boot,
         ends=ends,
-        objective=objective,
-        prompts=prompts,
-        correction=correction,
-        provenance=_provenance(
-            samples, objective=objective, group_size=group_size, prompts=prompts, correction=correction, seed=seed
-        ),
+        **how,
+        provenance=_provenance(samples, group_size=group_size, seed=seed, **how),
     )
     limit = default_tolerance(samples, ends) if tolerance is None else float(tolerance)
-    unseen = None
-    if weights is None and labels is not None and ends.reward_max is not None and ends.gold_min is not None:
-        scale = {"reward_max": ends.reward_max, "gold_min": ends.gold_min, "tolerance": limit}
-        unseen = _unseen(sourced or samples, labels, table, betas, **scale)
+    unseen = None if weights is not None else _unseen(sourced or samples, labels, table, betas, ends=ends, limit=limit)
     notes += tail_notes(tail) + ([unseen_in_words(samples, labels, objective)] if unseen is None else [])
     verdict = advise(frontier, tail, unseen, tolerance=limit)
-    if weights is None and labels is not None and unseen is None and sourced is None:
-        verdict = with_breakdown(verdict, frontier, samples, labels, ends)
     if weights is None:
-        verdict = with_next_rung(verdict, frontier, answers=float(np.median(samples.counts)))
+        verdict = _told(verdict, frontier, samples, None if unseen or sourced else labels, ends)
     verdict = assumed.told(verdict)
     return Forecast(
         frontier=frontier,
@@ -208,6 +207,13 @@ def forecast(
     )
 
 
+def _told(verdict: Verdict, frontier: Frontier, samples: Samples, labels: Labels | None, ends: Ends) -> Verdict:
+    """The verdict on a tilt, with the breakdown score where labels are given, and what would reach further."""
+    if labels is not None:
+        verdict = with_breakdown(verdict, frontier, samples, labels, ends)
+    return with_next_rung(verdict, frontier, answers=float(np.median(samples.counts)))
+
+
 def _provenance(samples: Samples, **settings: Any) -> dict[str, Any]:
     return {"inputs": [dict(row) for row in samples.inputs], **settings, "version": version()}
 
@@ -218,8 +224,16 @@ def _best_of_n(samples: Samples, labels: Labels | None, sourced: Sourced | None)
     return best_of_n_of_sources(samples, labels, sourced.pooled.pools[0])
 
 
-def _unseen(seen: Samples | Sourced, labels: Labels, table: Reweighted, betas: Floats, **scale: float) -> Unseen:
-    """What a cheat nobody has seen could cost, by the reference's answers or by those of all sources."""
+def _unseen(
+    seen: Samples | Sourced, labels: Labels | None, table: Reweighted, betas: Floats, *, ends: Ends, limit: float
+) -> Unseen | None:
+    """What a cheat nobody has seen could cost, by the reference's answers or by those of all sources.
+
+    None where gold or an end of a scale is not known.
+    """
+    if labels is None or ends.reward_max is None or ends.gold_min is None:
+        return None
+    scale = {"reward_max": ends.reward_max, "gold_min": ends.gold_min, "tolerance": limit}
     if isinstance(seen, Samples):
         return unseen_cheats(seen, labels, betas, table.plain, **scale)
     return unseen_of_sources(seen, **scale)

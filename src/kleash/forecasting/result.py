@@ -89,6 +89,7 @@ class Forecast:
             "answers": [dict(answer) for answer in self.answers],
             "verdict": self.verdict.to_dict(),
             "trainer": None if self.trainer is None else self.trainer.to_dict(),
+            "settings": None if self.trainer is None else dict(self.trainer.settings) or None,
             "notes": list(self.notes),
             "frontier": self.frontier.to_dict(),
         }

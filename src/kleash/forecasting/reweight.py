@@ -29,8 +29,6 @@ _FEWEST_TO_HALVE = 4  # each half needs two samples
 _MOST_SPLITS = 8  # random splits into halves, averaged: by then their noise is small beside the drift's own
 _HALVED_SAMPLES = 50_000  # samples to halve in all: with many prompts one split is as good as eight
 
-_WIDTH_OF_WEIGHTS = 200  # numbers per sample that a standardised objective's root search needs
-
 
 class PolicyWeights(Protocol):
     """The policy's weights on the samples: (P, K) rewards and (B,) betas to (P, K, B), summing to one over K."""
@@ -167,7 +165,7 @@ def reweight(
     labelled = np.zeros(samples.n_samples, dtype=bool) if labels is None else labels.labelled
     n_splits = int(np.clip(_HALVED_SAMPLES // samples.n_samples, 1, _MOST_SPLITS)) if weights is None else 1
     done = 0
-    for prompts, rows in blocks(samples, n_betas if weights is None else max(n_betas, _WIDTH_OF_WEIGHTS)):
+    for prompts, rows in blocks(samples, n_betas):
         r, x = samples.reward[rows], marked[rows]
         halves = [half for _ in range(n_splits) for half in _halves(r, x, rng)]
         if weights is None:

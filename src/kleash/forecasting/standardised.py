@@ -16,6 +16,7 @@ __all__ = ["large_group_weights"]
 Floats = NDArray[np.float64]
 
 _GRID = 200  # points on which the first crossing is looked for, before bisection
+_CELLS = 200_000  # numbers of one working array
 
 
 def large_group_weights(reward: Floats, beta: Floats) -> Floats:
@@ -43,6 +44,13 @@ def large_group_weights(reward: Floats, beta: Floats) -> Floats:
     ----------
     Mroueh 2025, arXiv 2503.06639; Yao et al. 2026, arXiv 2601.10201 (binary reward). General rewards: ours.
     """
+    step = max(1, _CELLS // (reward.shape[1] * max(_GRID, beta.size)))
+    parts = [_weights(reward[start : start + step], beta) for start in range(0, len(reward), step)]
+    return np.concatenate(parts)
+
+
+def _weights(reward: Floats, beta: Floats) -> Floats:
+    """The same for a few prompts at a time."""
     target = 1.0 / beta
     below = reward - reward.max(axis=1, keepdims=True)
     spread = below.std(axis=1)

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from scipy.special import softmax
 
-from kleash.translate import Translation, convert, scale_of, standardised_beta
+from kleash.translate import (
+    Translation,
+    convert,
+    group_size_of,
+    implied_objective,
+    needed_settings,
+    scale_of,
+    snippet,
+    standardised_beta,
+    ways_out,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -18,13 +28,18 @@ if TYPE_CHECKING:
     from kleash.samples import Samples
 
     Floats = NDArray[np.float64]
+    Objective = Literal["tilt", "group-standardised"]
 
-__all__ = ["TrainerOrder", "TrainerSetting", "reward_moments"]
+__all__ = ["Implied", "TrainerOrder", "TrainerSetting", "implied", "reward_moments"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerSetting:
-    """The safe beta as a trainer's option; ``value`` is None where there is none, and ``refused`` says why."""
+    """The safe beta as a trainer's option; ``value`` is None where there is none, and ``refused`` says why.
+
+    ``settings`` is what the trainer must be set to for the value to hold, by its own names, the value rounded to four
+    digits; ``snippet`` the same as text to paste. Both are empty where there is no value.
+    """
 
     name: str
     parameter: str
@@ -32,6 +47,8 @@ class TrainerSetting:
     exact: bool
     assumes: tuple[str, ...]
     refused: str | None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    snippet: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready plain data."""
@@ -43,13 +60,14 @@ class TrainerSetting:
             "exact": self.exact,
             "assumes": list(self.assumes),
             "refused": self.refused,
+            "snippet": self.snippet or None,
         }
 
     def __str__(self) -> str:
         if self.value is None:
             return f"Nothing to set in {self.name}: {self.refused}."
         how = "" if self.exact else " (approximately)"
-        return f"Set {self.parameter} = {self.value:.4g} in {self.name}{how}, for the safe beta."
+        return f"Set {self.parameter} = {self.value:.4g} in {self.name}{how}, for the safe beta.\n{self.snippet}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +103,14 @@ class TrainerOrder:
             refused = refused or (
                 f"{self.name} divides rewards by an SD that only its own log shows; kleash convert --reward-sd takes it"
             )
+        if refused is not None and self.objective == "tilt":
+            ways = " or ".join(ways_out(self.name, self.settings or {})[:2])
+            refused += f"; with {ways} there is a number" if ways else ""
         if safe_beta is None:
             refused = refused or "the forecast has no safe beta to translate"
+        needed: dict[str, Any] = {}
+        if refused is None and told.value is not None:
+            needed = needed_settings(self.name, self.settings or {}, value=told.value, group_size=self.group_size)
         return TrainerSetting(
             name=self.name,
             parameter=told.parameter,
@@ -94,6 +118,8 @@ class TrainerOrder:
             exact=told.exact and refused is None,
             assumes=told.assumes,
             refused=refused,
+            settings=needed,
+            snippet=snippet(self.name, needed) if needed else "",
         )
 
     def _translated(self, beta: float, *, sd: float, spread: float) -> Translation:
@@ -108,6 +134,35 @@ class TrainerOrder:
                 settings=self.settings,
             )
         return standardised_beta(beta, target=self.name, group_size=self.group_size, settings=self.settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Implied:
+    """An objective, its group size where it is the trainer's, and what to say of it."""
+
+    objective: Objective = "tilt"
+    group_size: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+def implied(
+    trainer: str | None, settings: Mapping[str, Any] | None, group_size: int | None, *, possible: bool
+) -> Implied:
+    """What a trainer follows under its settings; the tilt where none is named, or the data allow no other objective.
+
+    ``trainer``, ``settings``, ``group_size``: As given. ``possible``: Whether the data allow any objective.
+
+    Returns
+    -------
+    Implied
+    """
+    if trainer is None or not possible or implied_objective(trainer, settings) == "tilt":
+        return Implied()
+    option, size = group_size_of(trainer, settings)
+    size = group_size or size
+    groups = "large groups (--group-size takes yours)" if size is None else f"groups of {size} ({option})"
+    note = f"{trainer} divides rewards by the SD of their group: forecast is that objective, for {groups}."
+    return Implied(objective="group-standardised", group_size=size, notes=(f"{note} Beta is the trainer's own.",))
 
 
 def reward_moments(samples: Samples, beta: float, *, log_m: Floats | None = None) -> tuple[Floats, Floats]:

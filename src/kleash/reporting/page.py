@@ -155,6 +155,7 @@ def _described(source: ReportSource, dial: dict[str, Any] | None, budget: _Budge
         "more": lines[1:],
         "mood": "good" if good else "bad" if bad else "open",
         "advice": [shown(line) for line in advice(source)],
+        "snippet": shown((source.trainer or {}).get("snippet") or ""),
         "sure": [shown(line) for line in how_sure(source)],
         "facts": [(key, shown(value)) for key, value in source.facts]
         + ([("file", shown(given(source.path)))] if source.path else [])

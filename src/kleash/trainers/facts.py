@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from kleash.trainers.columns import PER_ANSWER, Columns, FirstSteps, Rival, Tensors, bare
 from kleash.trainers.options import dotted
@@ -143,6 +143,8 @@ class Trainer:
         Decimals to which the loss was rounded before it was logged.
     mismatch, cut
         Measures of engine against trainer with the largest healthy value and its source; the share of cut answers.
+    sampling
+        Options of its sampler that make answers the policy's own, with their values.
     card, command, classes
         The tag of its model cards; its program on a command line; the classes of its configuration and of itself, where
         kleash runs them or runs inside them.
@@ -184,6 +186,7 @@ class Trainer:
     loss_places: int | None = None
     mismatch: Mapping[str, tuple[float, str]] = field(default_factory=dict)
     cut: tuple[str, ...] = ()
+    sampling: Mapping[str, Any] = field(default_factory=dict)
     card: str = ""
     command: str = ""
     classes: tuple[str, str] | None = None

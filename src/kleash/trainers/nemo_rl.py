@@ -14,11 +14,13 @@ _OPTIONS = {
     "reference_policy_kl_penalty": Option(
         names=("loss_fn.reference_policy_kl_penalty", "reference_policy_kl_penalty"), default=0.01
     ),
-    "reference_policy_kl_type": Option(default="k3", choices=("k1", "k2", "k3")),
-    "kl_score_function": Option(default=True, printed=False),
-    "use_kl_in_reward": Option(default=False),
-    "normalize_rewards": Option(default=True, printed=False),
-    "use_leave_one_out_baseline": Option(default=True, printed=False),
+    "reference_policy_kl_type": Option(
+        default="k3", choices=("k1", "k2", "k3"), path="loss_fn.reference_policy_kl_type"
+    ),
+    "kl_score_function": Option(default=True, printed=False, ours=True),
+    "use_kl_in_reward": Option(default=False, path="loss_fn.use_kl_in_reward"),
+    "normalize_rewards": Option(default=True, printed=False, path="grpo.normalize_rewards"),
+    "use_leave_one_out_baseline": Option(default=True, printed=False, path="grpo.use_leave_one_out_baseline"),
 }
 
 

@@ -30,6 +30,8 @@ class Option:
     alone. ``default``: Of the newest version that was read. ``history``: Defaults by version, oldest first: the first
     version with a value, and the value; None where it is not known. ``choices``: Words that it takes. ``above``,
     ``at_least``: Limits of a number. ``printed``: Whether the name says enough to be believed wherever a log prints it.
+    ``path``: Its full name where people set it, if that is neither the first of its names nor its key. ``off``: The
+    flag that turns it off on a command line. ``ours``: No option of the trainer: what kleash has to be told beside it.
     """
 
     names: tuple[str, ...] = ()
@@ -39,6 +41,9 @@ class Option:
     above: float | None = None
     at_least: float | None = None
     printed: bool = True
+    path: str = ""
+    off: str = ""
+    ours: bool = False
 
     @property
     def kind(self) -> str:

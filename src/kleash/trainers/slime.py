@@ -21,8 +21,8 @@ _OPTIONS = {
     "kl_loss_type": Option(default="k1", choices=("k1", "k2", "k3", "low_var_kl")),
     "use_unbiased_kl": Option(default=False),
     "advantage_estimator": Option(default="grpo", choices=(*_GROUPED, "ppo", "reinforce_plus_plus", _BASELINE)),
-    "rewards_normalization": Option(default=True, printed=False),
-    "grpo_std_normalization": Option(default=True, printed=False),
+    "rewards_normalization": Option(default=True, printed=False, off="--disable-rewards-normalization"),
+    "grpo_std_normalization": Option(default=True, printed=False, off="--disable-grpo-std-normalization"),
     "normalize_advantages": Option(default=False, printed=False),
 }
 
@@ -114,6 +114,7 @@ SLIME = Trainer(
         "train_rollout_logprob_abs_diff": (0.1, "twice the .0499 of bfloat16 kernels (trl issue 6789)"),
     },
     cut=("rollout/truncated_ratio",),
+    sampling={"--rollout-temperature": 1.0},
     tensors=Tensors(
         folders=("train_data", "rollout_data"),
         reward=("raw_reward", "rewards", "reward"),

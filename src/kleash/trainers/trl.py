@@ -34,6 +34,7 @@ _SAMPLED: dict[str, Any] = {
         "sampling/sampling_logp_difference/mean": (0.1, "twice the .0499 of bfloat16 kernels (trl issue 6789)"),
     },
     "cut": ("completions/clipped_ratio",),
+    "sampling": {"temperature": 1.0},
 }
 
 # ------------------------------------------------------------------------------------------------ GRPO or RLOO

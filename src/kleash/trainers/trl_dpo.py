@@ -46,8 +46,8 @@ def dpo_leash(o: Options) -> Leash:
 
 
 LABELS = {
-    "labels": Option(default="bernoulli", choices=("bernoulli", "hard"), printed=False),
-    "label_scale": Option(default=1.0, above=0, printed=False),
+    "labels": Option(default="bernoulli", choices=("bernoulli", "hard"), printed=False, ours=True),
+    "label_scale": Option(default=1.0, above=0, printed=False, ours=True),
 }
 """How preferences were made from scores: ours, no option of the trainer."""
 _DPO_OPTIONS = {

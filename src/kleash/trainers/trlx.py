@@ -50,7 +50,7 @@ TRLX = Trainer(
         "init_kl_coef": Option(names=("method.init_kl_coef", "init_kl_coef"), default=0.001),
         "target": Option(names=("method.target", "target"), above=0),
         "horizon": Option(names=("method.horizon", "horizon"), default=10000.0),
-        "scale_reward": Option(default="ignored", choices=("ignored", "running", "ref")),
+        "scale_reward": Option(default="ignored", choices=("ignored", "running", "ref"), path="method.scale_reward"),
     },
     penalty=_penalty,
     targets=(Target(name="trlx", settable=("target", "scale_reward"), leash=_leash),),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kleash.trainers._common import ALARM, EPOCHS, FROZEN, ONE_LENGTH, PLAIN, SAME_LENGTH, clipping, whole
 from kleash.trainers.columns import PER_TOKEN, Columns, FirstSteps, kl, old
 from kleash.trainers.facts import Change, Shows, Trainer
@@ -12,23 +14,34 @@ __all__ = ["VERL", "loss_leash", "reward_leash"]
 
 _KL = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "k1+", "k3+")
 _OPTIONS = {
-    "use_kl_loss": Option(default=False),
-    "use_kl_in_reward": Option(default=False),
+    "use_kl_loss": Option(default=False, path="actor_rollout_ref.actor.use_kl_loss"),
+    "use_kl_in_reward": Option(default=False, path="algorithm.use_kl_in_reward"),
     "kl_loss_coef": Option(default=0.001),
     "kl_coef": Option(names=("kl_ctrl.kl_coef", "algorithm.kl_coef"), default=0.001),
-    "kl_loss_type": Option(default="low_var_kl", choices=_KL),
+    "kl_loss_type": Option(default="low_var_kl", choices=_KL, path="actor_rollout_ref.actor.kl_loss_type"),
     "kl_penalty": Option(names=("algorithm.kl_penalty", "kl_penalty"), default="kl", choices=_KL),
-    "type": Option(names=("kl_ctrl.type",), default="fixed", choices=("fixed", "adaptive"), printed=False),
+    "type": Option(
+        names=("kl_ctrl.type",),
+        default="fixed",
+        choices=("fixed", "adaptive"),
+        printed=False,
+        path="algorithm.kl_ctrl.type",
+    ),
     "target_kl": Option(),
     "horizon": Option(),
-    "adv_estimator": Option(default="gae", choices=("gae", "grpo", "rloo", "remax", "reinforce_plus_plus")),
-    "norm_adv_by_std_in_grpo": Option(default=True),
-    "gamma": Option(default=1.0, above=0, printed=False),
+    "adv_estimator": Option(
+        default="gae",
+        choices=("gae", "grpo", "rloo", "remax", "reinforce_plus_plus"),
+        path="algorithm.adv_estimator",
+    ),
+    "norm_adv_by_std_in_grpo": Option(default=True, path="algorithm.norm_adv_by_std_in_grpo"),
+    "gamma": Option(default=1.0, above=0, printed=False, path="algorithm.gamma"),
     "loss_agg_mode": Option(
         default="token-mean",
         choices=("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"),
+        path="actor_rollout_ref.actor.loss_agg_mode",
     ),
-    "ppo_epochs": EPOCHS,
+    "ppo_epochs": replace(EPOCHS, path="actor_rollout_ref.actor.ppo_epochs"),
 }
 
 
@@ -159,6 +172,7 @@ VERL = Trainer(
     controller="nats per token (the KL per answer divided by the mean length)",
     mismatch={"rollout_corr/kl": ALARM, "rollout_correction/kl": ALARM},
     cut=("response_length/clip_ratio",),
+    sampling={"actor_rollout_ref.rollout.temperature": 1.0},
     first_steps=FirstSteps(
         name="verl's rollouts",
         columns=frozenset({"step", "input", "output", "score"}),

@@ -17,9 +17,23 @@ from kleash.trainers import TARGETS
 from kleash.trainers.penalty import Leash, Scale
 from kleash.translate._forward import forward_of_tilt, tilt_of_forward
 from kleash.translate._leash import leash_of
+from kleash.translate._needed import needed_settings, snippet, ways_out
 from kleash.translate._translation import TILT, Translation
 
-__all__ = ["MAX_SPREAD", "TILT", "Translation", "convert", "scale_of", "standardised_beta", "trainer_names"]
+__all__ = [
+    "MAX_SPREAD",
+    "TILT",
+    "Translation",
+    "convert",
+    "group_size_of",
+    "implied_objective",
+    "needed_settings",
+    "scale_of",
+    "snippet",
+    "standardised_beta",
+    "trainer_names",
+    "ways_out",
+]
 
 MAX_SPREAD = 0.1
 """SD of the prompts' reward SDs over their mean up to which one SD stands for all: each prompt's own beta is then
@@ -164,6 +178,26 @@ def scale_of(name: str, settings: Mapping[str, Any] | None = None) -> Scale | No
     """By what a trainer divides rewards under these settings; None where by nothing."""
     _checks.choice(name, trainer_names(), name="trainer")
     return leash_of(name, settings or {}).scale
+
+
+def implied_objective(name: str, settings: Mapping[str, Any] | None = None) -> str:
+    """The objective of a forecast that a trainer follows under these settings: ``tilt`` or ``group-standardised``.
+
+    Examples
+    --------
+    >>> implied_objective("trl-grpo"), implied_objective("trl-grpo", {"scale_rewards": "none"})
+    ('group-standardised', 'tilt')
+    """
+    _checks.choice(name, trainer_names(), name="trainer")
+    leash = leash_of(name, settings or {})
+    divided = leash.scale == "group" and leash.sd_of != "others" and leash.pull != "forward"
+    return "group-standardised" if divided and leash.refused is None else "tilt"
+
+
+def group_size_of(name: str, settings: Mapping[str, Any] | None = None) -> tuple[str, int | None]:
+    """The trainer's name for the answers per prompt and step, and its default where it has one."""
+    leash = leash_of(name, settings or {})
+    return leash.group_option, leash.group_size
 
 
 def standardised_beta(

@@ -49,7 +49,10 @@ def _pull(trainer: Trainer, penalty: Penalty, instead: str) -> tuple[Pull, str |
     """What a per-token KL term in the loss descends, and why there is no translation where it descends no KL."""
     if trainer.implicit:
         return "answer", None
-    pull = pull_of(penalty.estimator or trainer.estimator or "", with_ratio=penalty.with_ratio)
+    estimator = penalty.estimator or trainer.estimator
+    if estimator is None:
+        return "other", f"{penalty.named}: what its gradient descends is not known here; use {instead}"
+    pull = pull_of(estimator, with_ratio=penalty.with_ratio)
     refused = {"none": _NO_PULL, "other": _OTHER_PULL}.get(pull)
     return pull, None if refused is None else refused.format(option=penalty.named, instead=instead)
 
