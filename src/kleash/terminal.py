@@ -22,7 +22,7 @@ __all__ = ["Printable", "cell_texts", "frontier_table", "page", "to_text", "verd
 
 WIDTH = 80
 """Columns that everything has to fit."""
-_BEST, _SAFE, _NOTHING = "★", "●", "-"
+_BEST, _SAFE, _YOURS, _NOTHING = "★", "●", "◆", "-"
 _HEADLINE: dict[VerdictKind, tuple[str, str]] = {
     "useful-range": ("Useful range", "bold green"),
     "no-overoptimisation-seen": ("No over-optimisation seen", "bold green"),
@@ -94,19 +94,20 @@ def page(
     intervals: bool = False,
     status: bool = False,
     max_rows: int | None = None,
+    yours: float | None = None,
 ) -> RenderableType:
     """A whole answer: title, table, small print, verdict.
 
     ``frontier``, ``verdict``: What to show. ``title``: A line above the table. ``caption``: Sentences of small print
-    below it. ``story``: A line below the verdict. ``intervals``, ``status``, ``max_rows``: As in
+    below it. ``story``: A line below the verdict. ``intervals``, ``status``, ``max_rows``, ``yours``: As in
     :func:`frontier_table`.
 
     Returns
     -------
     What rich prints.
     """
-    table = frontier_table(frontier, verdict, intervals=intervals, status=status, max_rows=max_rows)
-    small = [*_legend(frontier, verdict), *caption]
+    table = frontier_table(frontier, verdict, intervals=intervals, status=status, max_rows=max_rows, yours=yours)
+    small = [*_legend(_marks(frontier, verdict, yours)), *caption]
     parts: list[RenderableType] = [Text(title, style="bold"), Text()] if title else []
     parts += [table, Text(), *(Text(line, style="dim") for line in small), Text(), verdict_text(verdict)]
     if story is not None:
@@ -121,22 +122,23 @@ def frontier_table(
     intervals: bool = False,
     status: bool = False,
     max_rows: int | None = None,
+    yours: float | None = None,
 ) -> Table:
     """The table: Beta, Judge's score, True quality, KL; the reference last.
 
     ``frontier``: From any source. ``verdict``: Marks its best and its safe beta, where they are rows of the table.
     ``intervals``: Print the true quality with its 95 % interval instead of its standard error. ``status``: A column
     that says how sure a row is; ``beyond`` rows are dim. ``max_rows``: At most so many betas, evenly chosen, the marked
-    ones among them. Default: all.
+    ones among them. Default: all. ``yours``: A beta that is marked as the reader's own.
 
     Notes
     -----
     A number has three or four digits, by the largest of its column; a standard error that would print as 0 is left out.
     """
-    marks = _marks(frontier, verdict)
+    marks = _marks(frontier, verdict, yours)
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=status, header_style="bold")
     if marks:
-        table.add_column("", no_wrap=True, width=2)
+        table.add_column("", no_wrap=True, min_width=2)
     table.add_column("Beta", justify="right", no_wrap=True)
     for name in ("Judge's score", "True quality", "KL (nats)"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -222,19 +224,23 @@ class Printable:
             yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
 
-def _marks(frontier: Frontier, verdict: Verdict | None) -> dict[int, str]:
+def _marks(frontier: Frontier, verdict: Verdict | None, yours: float | None = None) -> dict[int, str]:
     """Row -> its marks."""
     marks: dict[int, str] = {}
-    if verdict is not None:
-        for beta, mark in ((verdict.best_beta, _BEST), (verdict.safe_beta, _SAFE)):
-            for row in np.flatnonzero(frontier.beta == beta).tolist() if beta is not None else []:
-                marks[row] = marks.get(row, "") + mark
+    marked = [] if verdict is None else [(verdict.best_beta, _BEST), (verdict.safe_beta, _SAFE)]
+    for beta, mark in [*marked, (yours, _YOURS)]:
+        for row in np.flatnonzero(frontier.beta == beta).tolist() if beta is not None else []:
+            marks[row] = marks.get(row, "") + mark
     return marks
 
 
-def _legend(frontier: Frontier, verdict: Verdict) -> list[str]:
-    shown = "".join(_marks(frontier, verdict).values())
-    words = {_BEST: f"{_BEST} best true quality", _SAFE: f"{_SAFE} safe: as good, on the tightest leash"}
+def _legend(marks: dict[int, str]) -> list[str]:
+    shown = "".join(marks.values())
+    words = {
+        _BEST: f"{_BEST} best true quality",
+        _SAFE: f"{_SAFE} safe: as good, on the tightest leash",
+        _YOURS: f"{_YOURS} yours today",
+    }
     line = "   ".join(words[mark] for mark in words if mark in shown)
     return [line] if line else []
 

@@ -17,7 +17,7 @@ from scipy.special import stdtrit
 from kleash import _checks
 from kleash.frontier import Frontier
 
-__all__ = ["Verdict", "VerdictKind", "find_window"]
+__all__ = ["Verdict", "VerdictKind", "find_window", "paired_differences"]
 
 Floats = NDArray[np.float64]
 VerdictKind = Literal["useful-range", "no-overoptimisation-seen", "no-useful-range", "cannot-tell"]
@@ -156,7 +156,7 @@ def find_window(frontier: Frontier, *, tolerance: float | None = None, beta_floo
     rows = np.flatnonzero(frontier.usable & np.isfinite(frontier.gold.gain.value))
     beta, kl = frontier.beta[rows], frontier.kl.value[rows]
     gain = frontier.gold.gain[rows]
-    difference = _paired_differences(frontier, rows)
+    difference = paired_differences(frontier, rows)
     advises = _advises(frontier)[rows]
     measurable = (gain.lo > _rounding(frontier)) & advises
     if measurable.any():
@@ -244,8 +244,11 @@ def _rounding(frontier: Frontier) -> float:
     return 1e-12 * (abs(float(frontier.gold.reference.value)) + (frontier.gold_range or 0.0))
 
 
-def _paired_differences(frontier: Frontier, rows: NDArray[np.intp]) -> Callable[[int], tuple[Floats, Floats, Floats]]:
-    """A function of a row that gives gold(row) - gold(every row): value, standard error, lower 97.5 % limit."""
+def paired_differences(frontier: Frontier, rows: NDArray[np.intp]) -> Callable[[int], tuple[Floats, Floats, Floats]]:
+    """A function of a row that gives gold(row) - gold(every row): value, standard error, lower 97.5 % limit.
+
+    ``frontier``: With gold. ``rows``: Which of its rows; the function counts among these.
+    """
     assert frontier.gold is not None
     value, se = frontier.gold.value[rows], frontier.gold.se[rows]
     replicates = frontier.replicates

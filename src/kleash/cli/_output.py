@@ -56,7 +56,7 @@ out_option = click.option(
 )
 seed_option = click.option("--seed", type=int, default=0, show_default=True, help="Start of all randomness.")
 _WIDTH = 80
-_ASCII = str.maketrans("─★●±", "-*o~")
+_ASCII = str.maketrans("─★●◆±", "-*o+~")
 
 
 def emit(

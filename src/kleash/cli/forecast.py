@@ -52,6 +52,7 @@ from kleash.cli._output import (
 @click.option("--trainer", metavar="NAME", help="Say what to set in this trainer; names as in kleash convert.")
 @click.option("--length", type=float, metavar="L", help="Mean tokens per answer, for --trainer.")
 @setting_option
+@click.option("--have", type=float, metavar="BETA", help="Your setting today, of --trainer if named: what to change.")
 @seed_option
 @click.option("--no-correction", is_flag=True, help="Plain estimates, which lean towards the reference.")
 @click.option("--require-range", is_flag=True, help="Exit with 1 if no beta is shown to help.")
@@ -78,6 +79,7 @@ def forecast(
     trainer: str | None,
     length: float | None,
     given: tuple[str, ...],
+    have: float | None,
     seed: int,
     no_correction: bool,
     require_range: bool,
@@ -120,6 +122,7 @@ def forecast(
             trainer=trainer,
             length=length,
             settings=settings_of(given) or None,
+            have=have,
             progress=move,
         )
     emit(form, data=result.to_dict, rows=result.frontier.rows, show=result, out=out)

@@ -20,6 +20,7 @@ from kleash.forecasting.best_of_n_of_sources import best_of_n_of_sources
 from kleash.forecasting.finite_groups import finite_group_weights
 from kleash.forecasting.grid import default_betas
 from kleash.forecasting.grid_of_sources import default_betas_of_sources
+from kleash.forecasting.have import have_of
 from kleash.forecasting.known import Ends, default_tolerance, known_ends
 from kleash.forecasting.layout import PromptsAre, collector, lay_out
 from kleash.forecasting.onward import onward_of
@@ -61,6 +62,7 @@ def forecast(
     trainer: str | None = None,
     length: float | None = None,
     settings: Mapping[str, Any] | None = None,
+    have: float | None = None,
     progress: Progress | None = None,
 ) -> Forecast:
     """What training at each beta would do to the judge's score and to the true quality, from scored samples alone.
@@ -99,6 +101,9 @@ def forecast(
         A trainer that the safe beta is to be translated for, the mean tokens per answer, and the trainer's own options
         where they are not at their defaults; see :func:`kleash.convert`. SDs of the judge's score come from the
         samples.
+    have
+        The coefficient in use today (of ``trainer`` where one is named, else a beta): its row is added, with what
+        moving to the safe beta would do.
     progress
         Called with samples done and samples in all.
 
@@ -145,13 +150,14 @@ def forecast(
     if seen is not None:
         _checks.choice(objective, ("tilt",), name="objective for answers of policies")
         samples = seen.samples
-    betas = _betas(samples, beta, objective)
+    order = _order(trainer, objective, length, group_size, settings)
+    present = None if have is None else _present(have, order)
+    betas = _betas(samples, beta, objective, present)
     labels = Labels.of(samples)
     _check_limits(samples, reward_max, gold_min, tolerance)
     ends = Ends(reward_max=reward_max, gold_min=gold_min)
     if seen is None:
         ends = known_ends(samples, reward_max=reward_max, gold_min=gold_min)
-    order = _order(trainer, objective, length, group_size, settings)
     notes = [*told.notes, *samples.notes, *(seen.notes if seen else ()), *ends.notes]
     weights = _policy_weights(objective, None if objective == "tilt" and order else group_size, prompts, seed)
     if prompts == "sampled" and samples.n_prompts == 1:
@@ -201,6 +207,7 @@ def forecast(
         seed=seed,
         notes=tuple(notes),
         trainer=None if order is None else order.fulfilled(samples, verdict.safe_beta, sourced=sourced),
+        have=None if present is None else have_of(frontier, verdict, value=float(have or 0.0), beta=present),
         sourced=sourced,
         reports=seen.reports if seen else (),
         onward=None if sourced is None else onward_of(sourced, rng=boot, fixed=prompts == "fixed"),
@@ -259,8 +266,17 @@ def _order(
     return order
 
 
-def _betas(samples: Samples, beta: ArrayLike | None, objective: Objective) -> Floats:
-    """The betas to speak about, ascending."""
+def _present(have: float, order: TrainerOrder | None) -> float:
+    """The present coefficient as a beta of the table."""
+    have = _checks.number(have, name="have", above=0.0)
+    return have if order is None else order.beta_of(have)
+
+
+def _betas(samples: Samples, beta: ArrayLike | None, objective: Objective, present: float | None) -> Floats:
+    """The betas to speak about, ascending, the present one among them."""
+    if present is not None:
+        listed = _betas(samples, beta, objective, None)
+        return np.unique(np.append(listed[~np.isclose(listed, present, rtol=1e-3)], present))
     if beta is None:
         # standardised rewards have no unit: near the reference KL is 1 / (2 beta^2), 0.001 nats at beta 22
         if samples.sources is not None:

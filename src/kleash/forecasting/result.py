@@ -12,6 +12,7 @@ import numpy as np
 from kleash import _files
 from kleash.envelope import envelope
 from kleash.forecasting.best_of_n import BestOfNRow
+from kleash.forecasting.have import Have
 from kleash.forecasting.onward import Onward
 from kleash.forecasting.sourced import Sourced
 from kleash.forecasting.survey import SourceReport
@@ -52,6 +53,8 @@ class Forecast:
     notes: tuple[str, ...]
     trainer: TrainerSetting | None = None
     """The safe beta as a trainer's option, where a trainer was named."""
+    have: Have | None = None
+    """The setting in use today, where it was given."""
     sourced: Sourced | None = None
     """Reach and origin of each row, where not only the reference drew answers."""
     reports: tuple[SourceReport, ...] = ()
@@ -90,6 +93,7 @@ class Forecast:
             "verdict": self.verdict.to_dict(),
             "trainer": None if self.trainer is None else self.trainer.to_dict(),
             "settings": None if self.trainer is None else dict(self.trainer.settings) or None,
+            "have": None if self.have is None else self.have.to_dict(),
             "notes": list(self.notes),
             "frontier": self.frontier.to_dict(),
         }
@@ -107,7 +111,8 @@ class Forecast:
             self.verdict,
             title=title,
             caption=caption,
-            story=None if self.trainer is None else str(self.trainer),
+            story="\n".join(str(part) for part in (self.have, self.trainer) if part is not None) or None,
+            yours=None if self.have is None else self.have.beta,
             intervals=True,
             status=True,
             max_rows=_SHOWN_ROWS,

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from scipy.special import softmax
 
+from kleash import _checks
+from kleash.errors import OptionError
 from kleash.translate import (
     Translation,
     convert,
@@ -121,6 +123,19 @@ class TrainerOrder:
             settings=needed,
             snippet=snippet(self.name, needed) if needed else "",
         )
+
+    def beta_of(self, value: float) -> float:
+        """The beta of the table that a coefficient of the trainer stands for, or an `OptionError`."""
+        scale = scale_of(self.name, self.settings)
+        told = self._translated(1.0, sd=1.0, spread=0.0)
+        refused = told.refused or (
+            f"{self.name} divides rewards by an SD that moves with the policy" if scale else None
+        )
+        if refused is not None and not (told.value and self.objective != "tilt"):
+            fix = "give it as a beta, without a trainer"
+            raise OptionError(_checks.message("have", expected="a coefficient that translates", got=refused, fix=fix))
+        assert told.value is not None
+        return value / told.value
 
     def _translated(self, beta: float, *, sd: float, spread: float) -> Translation:
         if self.objective == "tilt":
