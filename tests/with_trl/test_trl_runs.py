@@ -12,7 +12,7 @@ from importlib.metadata import version
 
 import numpy as np
 import pytest
-from trl_runs import RUNS, Witness, online, quietly, state_of
+from trl_runs import RUNS, Witness, online, paired, quietly, state_of
 
 import kleash
 from kleash.trainers import TRAINERS
@@ -205,3 +205,17 @@ def test_a_reward_function_of_weight_0_is_gold(runs):
     assert one.facts["gold"] == "quality"
     assert found["HACKING"].status == "ok"
     assert found["HACKING"].evidence["rows"] == 12
+
+
+@pytest.mark.parametrize("kind", ["grpo", "dpo", "kto"])
+def test_at_trls_default_logging_the_start_is_decided_and_nothing_wrong_is_said(tmp_path, kind):
+    """A row in ten steps, the first of step 10; learning rate 1e-6."""
+    with quietly():
+        if kind == "grpo":
+            online(kind, tmp_path / "run", steps=20, beta=0.04, logging_steps=10, learning_rate=1e-6)
+        else:
+            paired(kind, tmp_path / "run", steps=20, beta=0.1, logging_steps=10, learning_rate=1e-6)
+    report = kleash.check(tmp_path / "run")
+    (start,) = (finding for finding in report.findings if finding.code == "STEP0_KL")
+    assert (start.status, start.evidence["step"]) == ("ok", 10)
+    assert report.problems == ()

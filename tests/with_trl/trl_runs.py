@@ -159,7 +159,7 @@ def paired(kind, folder, *, steps=12, evaluate=False, **more):
     rng = np.random.default_rng(0)
     chosen = [" salt" * int(rng.integers(1, 5)) + " good" for _ in asked]
     rejected = [" rice" * int(rng.integers(1, 5)) + " bad" for _ in asked]
-    settings = arguments(folder, steps=steps, learning_rate=2e-3) | more
+    settings = arguments(folder, steps=steps) | {"learning_rate": 2e-3} | more
     if evaluate:
         settings |= {"eval_strategy": "steps", "eval_steps": 3, "per_device_eval_batch_size": 16}
     if kind == "dpo":

@@ -166,12 +166,18 @@ def _dpo_zero(view: LogView, causes: tuple[str, ...], fix: str) -> Finding:
     return evidence.ok(f"the loss leaves ln 2 ({number(x[-1])})")
 
 
+SOON = 20
+"""Steps in which no penalty takes a wrong reference's KL away, twice the default of Hugging Face's logging. Ours."""
+LATER = "log the first step (logging_first_step in trainers of Hugging Face): step 0 or 1 decides"
+
+
 @check("STEP0_KL", STARTS, problem="first row, of step 0 or 1, above 0.02 nats per token; a later one as below")
 def step0_kl(view: LogView, level: float) -> Finding:
     """Is the policy its reference at the start?
 
     Of a plain table: of step 0. 1 nat per answer without a length. A log without steps may begin anywhere: cannot-tell.
-    Where the first row comes later it must be above `LATE` times that, at the level that the next rows keep, and the
+    A first row up to step `SOON` that is not above the limit is ok: what is wrong from the start does not go in a few
+    steps. To be a problem a late one must be above `LATE` times that, at the level that the next rows keep, and the
     steps before it too small for it: the learning rate times their number, which is how far Adam moves a weight, below
     `REACH`. Of DPO: its rewards, which are beta times a log ratio, above `DPO_REWARD`.
     """
@@ -190,9 +196,9 @@ def step0_kl(view: LogView, level: float) -> Finding:
             *START_CAUSES,
             fix=START_FIX,
         )
-    if first > 1 or (first == 1 and gap > 5):
-        message = f"the first row with a KL is of step {first:g}"
-        return evidence.cannot_tell(message, fix="log the first step")
+    if (first > 1 or (first == 1 and gap > 5)) and not (first <= SOON and 0 <= value <= limit):
+        message = f"the first row with a KL is of step {first:g}: {number(value)} {unit} may have been reached by then"
+        return evidence.cannot_tell(message, fix=LATER)
     if abs(value) > limit and (view.log.numbered or (view.trainer is TABLE and first != 0)):
         first_row = "the log holds no steps" if view.log.numbered else f"step {first:g} of a table may follow updates"
         message = f"KL {number(value)} {unit} in the first row; {first_row}"
@@ -225,8 +231,9 @@ def _dpo_start(view: LogView) -> Finding:
     key = max(seen, key=lambda k: abs(float(seen[k].values[0])))
     first, value = float(seen[key].step[0]), float(seen[key].values[0])
     evidence = Evidence(step=first, reward=value, limit=DPO_REWARD, column=key)
-    if view.log.numbered or first > 1:
-        return evidence.cannot_tell(f"the first row is of step {first:g}", fix="log the first step")
+    if view.log.numbered or (first > 1 and (first > SOON or abs(value) > DPO_REWARD)):
+        at = "the log holds no steps" if view.log.numbered else f"the first row is of step {first:g}"
+        return evidence.cannot_tell(f"{at}: {key} {number(value)} may have been reached by then", fix=LATER)
     if abs(value) > DPO_REWARD:
         return evidence.problem(
             f"{key} is {number(value)} at step {first:g}, before the policy has moved", *START_CAUSES, fix=START_FIX
