@@ -181,6 +181,43 @@ def between(path: Path, redraws: int) -> None:
     print(f"best beta {best:.3f} within its interval, in the middle {low:.3f} to {high:.3f}: {100 * held:.0f} %")
 
 
+def ladders(seeds: int) -> None:
+    """The ladder in the recipes from many seeds, held against the exact table, and its time against the sweep's."""
+    from kleash.train.ladder import ladder_recipes
+    from kleash.train.lm_sweep import sweep_recipes
+    from kleash.train.recipes import recipes
+
+    start = time.perf_counter()
+    sweep_recipes(None, {"seeds": 1, "seed": 0, "forecast_samples": 0})
+    sweep = time.perf_counter() - start
+    world = recipes().world
+    base = moments(world, np.inf).gold[0]
+    fine = np.geomspace(0.2, 60.0, 4000)
+    gain = moments(world, fine).gold - base
+    best, top = fine[gain.argmax()], gain.max()
+    held, times, sizes = [], [], []
+    for seed in range(seeds):
+        start = time.perf_counter()
+        found = ladder_recipes(seed=seed)
+        times.append(time.perf_counter() - start)
+        sizes.append((len(found.rungs), found.forecast.n_samples / world.n_prompts))
+        table, verdict = found.forecast.frontier, found.forecast.verdict
+        if not found.found:
+            held.append((False, False, False))
+            continue
+        ends = np.array([*verdict.tight_edge, *verdict.loose_edge])
+        exact = moments(world, ends).gold - base
+        slack = 2 * table.gold.gain.se[np.searchsorted(table.beta, ends)]
+        tight = exact[0] <= 0.1 * top + slack[0] and exact[1] >= 0.1 * top - slack[1]
+        loose = ends[2] < best and exact[3] >= 0.95 * top - slack[3]
+        held.append((verdict.best_lo <= best <= verdict.best_hi, tight, loose))
+    names = ("best beta", "tight edge", "loose edge")
+    cover = ", ".join(f"{name} {n}" for name, n in zip(names, np.sum(held, axis=0), strict=True))
+    most = max(n for n, _ in sizes), max(n for _, n in sizes)
+    print(f"\nLadders from {seeds} seeds: within two standard errors {cover}; at most {most[0]} policies and")
+    print(f"{most[1]:.0f} answers a dish; {np.median(times):.1f} s against {sweep:.1f} s of eight betas, a seed each")
+
+
 def of_worlds(n_worlds: int) -> None:
     """Coverage in random worlds, 60 prompts x 24 answers, by who drew the answers."""
     print(f"\nRandom worlds, 60 prompts x 24 answers, {n_worlds} a family: rows ok in %, covered in % (reward gold KL)")
@@ -303,6 +340,7 @@ def of_a_million() -> None:
 PARTS = {
     "table": lambda given: table(given.policies, given.redraws),
     "faults": lambda given: of_faults(40),
+    "ladders": lambda given: ladders(24),
     "worlds": lambda given: of_worlds(given.worlds),
     "million": lambda given: of_a_million(),
     "between": lambda given: between(given.policies, given.redraws),

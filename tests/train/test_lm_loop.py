@@ -307,7 +307,9 @@ def test_the_reference_draws_what_policies_that_did_not_move_drew():
 
     still = run(steps=1, learning_rate=1e-12, samples=4, final_samples=6, gold=None)
     for seed in (0, 1):
-        drawn = answers_of(still, PROMPTS, key=(Purpose.EVALUATION, 1, 0), index=[seed], samples=6, each=4).samples()
+        drawn = answers_of(
+            still.sampler, PROMPTS, key=(Purpose.EVALUATION, 1, 0), index=[seed], samples=6, each=4
+        ).samples()
         assert drawn.reward.size == 2 * 8
         np.testing.assert_allclose(still.final("reward")[:, seed], drawn.reward.mean())
 

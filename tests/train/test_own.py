@@ -36,7 +36,7 @@ def swept(cellar):
 def test_log_ratios_under_every_policy_are_the_enumerated_ones(swept):
     """Sums over tokens of answers of one to five words; a policy's place or a prompt mistaken would show."""
     run, world, exact = swept
-    samples = model_samples(run, reference_answers(run))
+    samples = model_samples(run.sampler, reference_answers(run.sampler))
     assert samples.sources.names == (
         "reference",
         "beta 0.3 seed 0",
@@ -57,7 +57,7 @@ def test_log_ratios_under_every_policy_are_the_enumerated_ones(swept):
 def test_no_two_policies_share_their_random_numbers(cellar):
     """Answers that do would count for more than they are: of policies that have hardly moved all would be the same."""
     run, _, _ = trained(cellar, steps=1, learning_rate=1e-5)
-    samples = model_samples(run, reference_answers(run))
+    samples = model_samples(run.sampler, reference_answers(run.sampler))
     texts = np.array(samples.answers.to_list())
     by_source = [texts[samples.sources.code == s].tolist() for s in range(1, 5)]
     same = [a == b for i in range(4) for j in range(i) for a, b in zip(by_source[i], by_source[j], strict=True)]
@@ -66,7 +66,7 @@ def test_no_two_policies_share_their_random_numbers(cellar):
 
 def test_without_answers_of_the_reference_or_at_another_temperature_there_are_none(swept):
     run, _, _ = swept
-    assert model_samples(run, None) is None
+    assert model_samples(run.sampler, None) is None
     assert forecast_of(None, prompts="fixed", seed=0) is None
     warm = replace(run.sampler, training=replace(run.training, temperature=0.7))
-    assert model_samples(replace(run, sampler=warm), reference_answers(run)) is None
+    assert model_samples(warm, reference_answers(run.sampler)) is None

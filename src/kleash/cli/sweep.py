@@ -35,8 +35,13 @@ _SETTINGS = "; ".join(f"of the {name}: {', '.join(world.settings)}" for name, wo
     multiple=True,
     help="A setting of the dial. Repeatable; default 0 1 5 15 60, or the world's own.",
 )
-@click.option("--ladder", is_flag=True, help="With --world recipes: train only where a forecast needs it, two at most.")
-@click.option("--ladder-answers", type=int, metavar="N", help="Answers to each prompt for the ladder; default 399.")
+@click.option("--ladder", is_flag=True, help="Recipes, or a model: train only where a forecast needs it, two at most.")
+@click.option(
+    "--ladder-answers",
+    type=int,
+    metavar="N",
+    help="Answers to each prompt for the ladder; default 399, of a model 3 forecast_samples.",
+)
 @click.option("--seeds", type=int, help="Independent runs per beta; default 3.")
 @click.option("--seed", type=int, help="Start of all randomness; default 0.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Keep the run in a new folder.")
@@ -71,11 +76,19 @@ def sweep(
     from kleash.train import sweep as sweeping
 
     if ladder or ladder_answers is not None:
-        if not ladder or configs or world != "recipes" or betas or seeds is not None:
-            raise click.UsageError("--ladder: expected with --world recipes, without a CONFIG, --beta and --seeds")
+        fits = world is None and not settings if configs else world == "recipes"
+        if not ladder or betas or seeds is not None or not fits:
+            expected = "with --world recipes or the CONFIG of a model, without --beta and --seeds"
+            raise click.UsageError(f"--ladder: expected {expected}")
         with progress("training") as move:
             climbed = sweeping.climb(
-                _settings(settings), answers=ladder_answers, seed=seed or 0, out=out, resume=resume, progress=move
+                _one_config(configs) if configs else "recipes",
+                settings=_settings(settings),
+                answers=ladder_answers,
+                seed=seed,
+                out=out,
+                resume=resume,
+                progress=move,
             )
         emit(form, data=climbed.to_dict, rows=climbed.rows, show=climbed)
         return

@@ -33,7 +33,17 @@ from kleash.train.streams import Purpose
 from kleash.train.tabular import Progress
 from kleash.window import find_window
 
-__all__ = ["Watch", "endings", "sweep_model", "sweep_recipes", "trained_recipes"]
+__all__ = [
+    "Watch",
+    "endings",
+    "loaded",
+    "model_name",
+    "sampled_frontier",
+    "sweep_model",
+    "sweep_recipes",
+    "trained_recipes",
+    "written",
+]
 
 Floats = NDArray[np.float64]
 Watch = Callable[[int, Sequence[Mapping[str, Any]]], None]
@@ -90,13 +100,13 @@ def sweep_recipes(
         everyone = {"reference": world.log_reference, **named}
         own = world_samples(world, everyone, run.training.forecast_samples, run.training.seed)
     log_policy = log_policy.reshape(run.beta.size, run.seeds, *world.reward.shape)
-    return _written(
+    return written(
         run,
         world="recipes",
         own=own,
         between=forecast_of(own, prompts="fixed", seed=run.training.seed, world=world),
         frontier=world_frontier(world, run.beta, log_policy, config=run.config),
-        forecast=forecast_before(run, reference_answers(run), prompts="fixed", world=world),
+        forecast=forecast_before(run, reference_answers(run.sampler), prompts="fixed", world=world),
         optimum=exact_frontier(world, run.beta),
         answers=shown_answers(world, run.beta, log_policy, seed=run.training.seed),
     )
@@ -150,9 +160,7 @@ def sweep_model(
     Rows are means over answers to the held-out prompts, errors over seeds (none with one); no optimum is known. When a
     judge fails, with a DataError, the run can be resumed.
     """
-    model, tokenizer, device = load_model(config.model)
-    chat = config.model.chat if config.model.chat is not None else getattr(tokenizer, "chat_template", None) is not None
-    task, inputs = _task(config, model, tokenizer, device=device, chat=chat)
+    model, task, named, inputs = loaded(config)
     run = train_lm(
         model,
         task,
@@ -160,25 +168,39 @@ def sweep_model(
         out=out,
         resume=resume,
         kind="sweep",
-        config={"world": None, "judge": config.judge.use, "gold": config.gold and config.gold.use, "chat": chat},
+        config=named,
         inputs=inputs,
         progress=progress,
         watch=watch,
     )
     if run.origin == "read-back" and run.run is not None:
         return read_back(run.run)
-    before = reference_answers(run)
-    own = model_samples(run, before)
-    return _written(
+    before = reference_answers(run.sampler)
+    own = model_samples(run.sampler, before)
+    return written(
         run,
-        world=Path(str(config.model.path or config.model.gguf)).name,
+        world=model_name(config),
         own=own,
         between=forecast_of(own, prompts="sampled", seed=run.training.seed),
-        frontier=_sampled_frontier(run, _untouched(run)),
+        frontier=sampled_frontier(run, _untouched(run)),
         forecast=forecast_before(run, before, prompts="sampled"),
         answers=_sampled_answers(run),
         inputs=inputs,
     )
+
+
+def model_name(config: LanguageConfig) -> str:
+    """What the model of a configuration is called: the last part of its path."""
+    return Path(str(config.model.path or config.model.gguf)).name
+
+
+def loaded(config: LanguageConfig) -> tuple[Any, Task, dict[str, Any], list[dict[str, Any]]]:
+    """The model and the task of a configuration, what a run of it is recognised by, and the files that were read."""
+    model, tokenizer, device = load_model(config.model)
+    chat = config.model.chat if config.model.chat is not None else getattr(tokenizer, "chat_template", None) is not None
+    task, inputs = _task(config, model, tokenizer, device=device, chat=chat)
+    named = {"world": None, "judge": config.judge.use, "gold": config.gold and config.gold.use, "chat": chat}
+    return model, task, named, inputs
 
 
 def _task(
@@ -208,7 +230,7 @@ def _untouched(run: LMRun) -> list[Samples]:
     training = run.training
     return [
         answers_of(
-            run,
+            run.sampler,
             run.sampler.task.measured,
             key=(Purpose.EVALUATION, training.steps, 0),
             index=[which],
@@ -219,15 +241,15 @@ def _untouched(run: LMRun) -> list[Samples]:
     ]
 
 
-def _written(
+def written(
     run: LMRun,
     *,
     world: str,
     frontier: Frontier,
-    forecast: Frontier | None,
-    own: Samples | None,
-    between: Forecast | None,
-    answers: tuple[Mapping[str, Any], ...],
+    forecast: Frontier | None = None,
+    own: Samples | None = None,
+    between: Forecast | None = None,
+    answers: tuple[Mapping[str, Any], ...] = (),
     optimum: Frontier | None = None,
     inputs: Sequence[Mapping[str, Any]] = (),
 ) -> SweepResult:
@@ -256,7 +278,7 @@ def _written(
     return result
 
 
-def _sampled_frontier(run: LMRun, untouched: Sequence[Samples]) -> Frontier:
+def sampled_frontier(run: LMRun, untouched: Sequence[Samples]) -> Frontier:
     """The table from the last rows of training, (B, S), and a reference for each seed."""
     reward, gold, kl = (run.final(name) for name in ("reward", "gold", "kl"))
     quality = [samples.gold for samples in untouched if samples.gold is not None]

@@ -13,15 +13,15 @@ from kleash.estimates import Floats
 from kleash.forecasting.forecast import PromptsAre, forecast
 from kleash.forecasting.result import Forecast
 from kleash.samples import REFERENCE, Samples
+from kleash.train.batches import Sampler
 from kleash.train.decoder import Prompts
-from kleash.train.lm import LMRun
 from kleash.train.reference import Asked, answers_of
 from kleash.train.rollout import Rollout
 from kleash.train.scoring import score_answers
 from kleash.train.streams import Purpose
 from kleash.worlds import World
 
-__all__ = ["forecast_of", "model_samples", "policy_names", "world_samples"]
+__all__ = ["forecast_of", "gathered", "model_samples", "policy_names", "world_samples"]
 
 _FEWEST = 4  # answers of a policy to a prompt: halves of two each
 
@@ -58,45 +58,57 @@ def world_samples(world: World, policies: Mapping[str, Floats], each: int, seed:
     )
 
 
-def model_samples(run: LMRun, drawn: Asked | None) -> Samples | None:
-    """Answers of the reference and of every policy of a run, each with its log ratio under all policies.
+def model_samples(sampler: Sampler, drawn: Asked | None) -> Samples | None:
+    """Answers of the reference and of every policy of a sweep, each with its log ratio under all policies.
 
     ``drawn``: the reference's. The policies together give as many to a prompt, at least four each; their random numbers
     are their own, as answers that share them would count for more than they are. None without those of the reference,
     or where answers are drawn at another temperature than 1.
     """
-    if drawn is None or run.training.temperature != 1.0:
+    training = sampler.training
+    if drawn is None or training.temperature != 1.0:
         return None
-    names, measured = policy_names(run.training.beta, run.seeds), run.sampler.task.measured
-    each = max(_FEWEST, -(-run.training.forecast_samples // len(names)))
-    own = answers_of(run, measured, key=(Purpose.OWN, 0, 0), index=range(len(names)), samples=each, reference=False)
-    ratios = np.concatenate([_log_ratios(run, asked) for asked in (drawn, own)], axis=1)
-    distinct = len(set(measured.texts)) == len(measured)
-    place = drawn.place + own.place
+    names, key = policy_names(training.beta, training.seeds), (Purpose.OWN, 0, 0)
+    each = max(_FEWEST, -(-training.forecast_samples // len(names)))
+    everyone = range(len(names))
+    own = answers_of(sampler, sampler.task.measured, key=key, index=everyone, samples=each, reference=False)
+    return gathered(sampler, names, [([REFERENCE], drawn), (names, own)])
+
+
+def gathered(sampler: Sampler, names: Sequence[str], parts: Sequence[tuple[Sequence[str], Asked]]) -> Samples:
+    """Answers of several policies as samples, all densities known on all of them.
+
+    ``names``: the adapters' policies, (G,). ``parts``: answers, and the names of those who drew them.
+    """
+    prompts = sampler.task.measured
+    place = [i for _, asked in parts for i in asked.place]
+    distinct = len(set(prompts.texts)) == len(prompts)
+    quality = [asked.gold for _, asked in parts if asked.gold is not None]
+    ratios = np.concatenate([_log_ratios(sampler, asked) for _, asked in parts], axis=1) if names else ()
     return Samples.from_arrays(
-        [measured.texts[i] for i in place] if distinct else place,
-        np.concatenate([drawn.reward, own.reward]),
-        gold=None if drawn.gold is None or own.gold is None else np.concatenate([drawn.gold, own.gold]),
-        answer=drawn.texts + own.texts,
-        source=[REFERENCE] * len(drawn.place) + [names[group] for group in own.policy],
+        [prompts.texts[i] for i in place] if distinct else place,
+        np.concatenate([asked.reward for _, asked in parts]),
+        gold=np.concatenate(quality) if quality else None,
+        answer=[text for _, asked in parts for text in asked.texts],
+        source=[who[policy] for who, asked in parts for policy in asked.policy],
         log_ratio=dict(zip(names, ratios, strict=True)),
     )
 
 
-def _log_ratios(run: LMRun, asked: Asked) -> Floats:
+def _log_ratios(sampler: Sampler, asked: Asked) -> Floats:
     """Log policy - log reference of answers under every policy, (G, N), nats: sums over tokens."""
     parts = []
-    with torch.no_grad(), run.adapters.merged():
+    with torch.no_grad(), sampler.adapters.merged():
         for prompts, rolled in asked.pieces:
-            parts += [_scored(run, prompts, rolled, group) for group in range(rolled.tokens.shape[0])]
+            parts += [_scored(sampler, prompts, rolled, group) for group in range(rolled.tokens.shape[0])]
     return np.concatenate(parts, axis=1)
 
 
-def _scored(run: LMRun, prompts: Prompts, rolled: Rollout, group: int) -> Floats:
-    groups = run.adapters.groups
+def _scored(sampler: Sampler, prompts: Prompts, rolled: Rollout, group: int) -> Floats:
+    groups = sampler.adapters.groups
     shown = {name: getattr(rolled, name)[group].expand(groups, -1, -1) for name in ("tokens", "mask", "behavior_logp")}
     same = Rollout(**shown, finished=rolled.finished[group].expand(groups, -1), prompt=rolled.prompt)
-    scores = score_answers(run.sampler.decoder, run.adapters, prompts, same, chunk=run.training.chunk)
+    scores = score_answers(sampler.decoder, sampler.adapters, prompts, same, chunk=sampler.training.chunk)
     ratio = ((scores.logp.double() - scores.ref_logp.double()) * same.mask).sum(dim=2)
     return np.asarray(ratio.cpu().numpy())
 

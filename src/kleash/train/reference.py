@@ -13,7 +13,7 @@ from kleash.forecasting.forecast import PromptsAre, forecast
 from kleash.frontier import Frontier
 from kleash.samples import Samples
 from kleash.train.asking import PromptSet, ask
-from kleash.train.batches import Key
+from kleash.train.batches import Key, Sampler
 from kleash.train.decoder import Prompts
 from kleash.train.lm import LMRun
 from kleash.train.rollout import Rollout
@@ -43,7 +43,7 @@ class Asked:
 
 
 def answers_of(
-    run: LMRun,
+    sampler: Sampler,
     prompts: PromptSet,
     *,
     key: Key,
@@ -58,20 +58,20 @@ def answers_of(
     for each. Of ``samples`` answers to a prompt ``each`` are drawn together (default: all), which settles the random
     numbers an answer gets: with those of training the last evaluation's own. ``samples`` is rounded up to a multiple.
     """
-    sampler, task, (purpose, step, piece) = run.sampler, run.sampler.task, key
+    task, (purpose, step, piece) = sampler.task, key
     texts: list[str] = []
     place: list[int] = []
     policy: list[int] = []
     ids: list[list[int]] = []
     pieces = []
-    size = run.training.prompts_per_step or len(prompts)
+    size = sampler.training.prompts_per_step or len(prompts)
     each = samples if each is None else each
     starts = list(range(0, len(prompts), size)) * -(-samples // each)
     for number, start in enumerate(starts):
         which = list(range(start, min(start + size, len(prompts))))
         uniform = sampler.uniform((purpose, step, piece + number), rows=len(which) * each, index=index)
         padded = sampler.padded(prompts, which)
-        with run.adapters.reference() if reference else contextlib.nullcontext():
+        with sampler.adapters.reference() if reference else contextlib.nullcontext():
             rolled = sampler.roll(padded, uniform)
         groups, rows, length = rolled.tokens.shape
         sizes = rolled.mask.sum(dim=2).reshape(-1).tolist()
@@ -86,16 +86,17 @@ def answers_of(
     return Asked(place=place, texts=texts, policy=policy, reward=reward, gold=quality, pieces=tuple(pieces))
 
 
-def reference_answers(run: LMRun) -> Asked | None:
+def reference_answers(sampler: Sampler) -> Asked | None:
     """The reference's answers that the forecasts of a sweep begin with.
 
     None where none were asked for, there are no betas above 0, or all scores are the same.
     """
-    size = run.training.forecast_samples
+    training = sampler.training
+    size = training.forecast_samples
     if size < 2:
         return None
-    asked = answers_of(run, run.sampler.task.measured, key=(Purpose.REFERENCE, 0, 0), index=[0], samples=size)
-    return asked if (run.beta > 0).any() and np.ptp(asked.reward) > 0 else None
+    asked = answers_of(sampler, sampler.task.measured, key=(Purpose.REFERENCE, 0, 0), index=[0], samples=size)
+    return asked if max(training.beta) > 0 and np.ptp(asked.reward) > 0 else None
 
 
 def forecast_before(

@@ -179,20 +179,25 @@ def fingerprint(world: World) -> str:
 
 
 def climb(
-    settings: Mapping[str, float] | None = None,
+    world: str | Path | LanguageConfig = "recipes",
     *,
+    settings: Mapping[str, float] | None = None,
     answers: int | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     progress: Progress | None = None,
 ) -> Ladder:
-    """The ladder in the recipes: forecast, train where it is sure, draw, forecast again; two policies at most.
+    """The ladder: forecast, train where it is sure, draw, forecast again; two policies at most.
 
     Parameters
     ----------
-    settings, answers, seed, out, resume, progress
-        See :func:`kleash.train.ladder.ladder_recipes`.
+    world
+        ``recipes``, or the configuration of a language model or its path.
+    settings
+        Of the recipes.
+    answers, seed, out, resume, progress
+        See :func:`kleash.train.ladder.ladder_recipes` and :func:`kleash.train.ladder_model.ladder_model`.
 
     Returns
     -------
@@ -200,14 +205,24 @@ def climb(
 
     Raises
     ------
+    OptionError
+        Another world.
     DependencyError
         torch or transformers is not installed.
     """
+    asked = _configured(world)
+    if isinstance(asked, SweepConfig) or (asked is None and world != "recipes"):
+        raise OptionError(_checks.message("ladder", expected="the recipes, or a model of your own", got="a table"))
     _with_torch("the ladder")
+    how: dict[str, Any] = {"out": out, "resume": resume, "progress": progress}
+    if asked is not None:
+        from kleash.train.ladder_model import ladder_model
+
+        return ladder_model(asked, answers=answers, seed=seed, **how)
     from kleash.train.ladder import ANSWERS, ladder_recipes
 
     size = ANSWERS if answers is None else answers
-    return ladder_recipes(settings=settings, answers=size, seed=seed, out=out, resume=resume, progress=progress)
+    return ladder_recipes(settings=settings, answers=size, seed=seed or 0, **how)
 
 
 def _with_torch(what: str) -> Any:
