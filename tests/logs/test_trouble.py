@@ -187,6 +187,21 @@ def test_a_resume_at_the_very_step_of_the_crash_is_a_segment(tmp_path: Path) -> 
     assert log.segment.tolist() == [0, 0, 0, 1]
 
 
+@pytest.mark.parametrize("first", [0, 1, 7])
+@pytest.mark.parametrize("each", [2, 3, 8])
+def test_several_rows_per_step_are_no_resume(tmp_path: Path, first: int, each: int) -> None:
+    """A row per minibatch; a step back among them is one."""
+    steps = [step for step in range(first, first + 6) for _ in range(each)]
+    text = "".join(verl(step, kl=0.001 * i) for i, step in enumerate(steps))
+    (log,) = read_logs(put(tmp_path / "a.jsonl", text))
+    assert log.step.tolist() == steps
+    assert set(log.segment) == {0}
+    assert any("several a step" in note for note in log.notes)
+    again = "".join(verl(step, kl=0.5 + 0.001 * i) for i, step in enumerate(steps[3 * each :]))
+    (log,) = read_logs(put(tmp_path / "b.jsonl", text + again))
+    assert log.segment.tolist() == [0] * len(steps) + [1] * (3 * each)
+
+
 def test_a_line_printed_twice_is_one_row(tmp_path: Path) -> None:
     (log,) = read_logs(put(tmp_path / "a.txt", console(1) * 2 + console(2) * 2))
     assert log.step.tolist() == [1, 2]

@@ -129,6 +129,8 @@ def _of_rivals(trainer: Trainer, raw: Mapping[str, Array], beside: Neighbours, n
 def _say(rows: Rows, step: Array, segment: Any, notes: list[str]) -> None:
     if rows.numbered:
         notes.append("the log holds no steps: rows are numbered as they come")
+    if rows.crowded:
+        notes.append(f"{rows.n} rows of {len(set(rows.steps))} steps: several a step, each a row here")
     if rows.repeated:
         notes.append(f"{rows.repeated} rows are printed twice, word for word; kept once")
     notes += [

@@ -6,6 +6,7 @@ import math
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -50,6 +51,18 @@ class Rows:
     def n(self) -> int:
         """Rows so far."""
         return len(self.steps)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether most steps have several rows: a row per minibatch or per process, which is no resume."""
+        again = sum(now == before for before, now in pairwise(self.steps))
+        return 2 * again >= self.n - again > 1
+
+    def settle(self) -> None:
+        """Of a crowded run only a step back begins a segment."""
+        if self.crowded:
+            back = accumulate((now < before for before, now in pairwise(self.steps)), initial=0)
+            self.segments = array("q", back)
 
     def fits(self, record: Record) -> bool:
         """False if the record starts the run again from its beginning."""
@@ -185,9 +198,26 @@ def collect(records: Iterable[Record], *, splits: bool = True) -> list[Rows]:
             done.append(rows)
         rows.add(record)
         rows.last = index
+    done = _crowds(done)
     kinds = {rows.kind for rows in done}
     kind = next((k for k in ("row", "bar", "pair", "other") if k in kinds), "row")
     return _joined([rows for rows in done if rows.kind == kind])
+
+
+def _crowds(runs: list[Rows]) -> list[Rows]:
+    """Several rows of the first step look like as many runs: they go with the crowded run that follows them."""
+    out: list[Rows] = []
+    for rows in reversed(runs):
+        after = out[-1] if out else None
+        alone = after is not None and (rows.run, rows.source, rows.kind) == (after.run, after.source, after.kind)
+        if after is not None and alone and after.crowded and {*rows.steps} == {after.steps[0]}:
+            rows.extend(after)
+            out[-1] = rows
+        else:
+            out.append(rows)
+    for rows in out:
+        rows.settle()
+    return out[::-1]
 
 
 def _joined(runs: list[Rows]) -> list[Rows]:
