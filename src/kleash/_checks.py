@@ -55,9 +55,9 @@ def short(value: object, *, width: int = 40) -> str:
 def choice(value: str, allowed: Sequence[str], *, name: str) -> str:
     """``value`` if it is one of ``allowed``; otherwise an error with the nearest allowed word."""
     if value not in allowed:
-        raise OptionError(
-            message(name, expected="one of " + ", ".join(allowed), got=repr(value), fix=nearest(str(value), allowed))
-        )
+        near = nearest(str(value), allowed)
+        fix = "" if near.startswith("known: ") else near  # they stand there already
+        raise OptionError(message(name, expected="one of " + ", ".join(allowed), got=repr(value), fix=fix))
     return value
 
 

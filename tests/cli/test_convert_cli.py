@@ -225,3 +225,9 @@ def test_list_names_every_trainer(run):
     assert (code, out.split()) == (0, list(TARGETS))
     code, _, err = run("convert", "--to", "trlx")
     assert (code, "Missing argument 'BETA'" in err) == (2, True)
+
+
+def test_a_trainers_name_is_known_in_letters_of_any_size(run):
+    assert run("convert", "0.5", "--to", "TRL-RLOO")[:2] == run("convert", "0.5", "--to", "trl-rloo")[:2]
+    code, _, err = run("convert", "0.5", "--to", "quux")
+    assert (code, err.count("trl-rloo")) == (2, 1)

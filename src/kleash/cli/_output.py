@@ -19,6 +19,7 @@ __all__ = [
     "debug_option",
     "emit",
     "format_option",
+    "lowered",
     "must_not_be_read",
     "note",
     "out_option",
@@ -48,6 +49,13 @@ def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 debug_option = click.option(
     "--debug", is_flag=True, expose_value=False, callback=_set_debug, help="Print the traceback of an error."
 )
+
+
+def lowered(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """A trainer's name, given in letters of any size."""
+    return None if value is None else value.lower()
+
+
 setting_option = click.option(
     "--set", "given", metavar="NAME=VALUE", multiple=True, help="A setting of the trainer, by its own name. Repeatable."
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from kleash.cli._output import Format, debug_option, emit, format_option, out_option
+from kleash.cli._output import Format, debug_option, emit, format_option, lowered, out_option
 
 
 @click.command(short_help="Is the leash attached? Check dumps and logs of a run.")
@@ -22,7 +22,12 @@ from kleash.cli._output import Format, debug_option, emit, format_option, out_op
 @click.option("--beta", type=float, help="The coefficient the run is believed to have, reward units per nat.")
 @click.option("--reward-range", type=(float, float), metavar="MIN MAX", help="The scores the judge can give.")
 @click.option("--gold", metavar="NAME", help="Logs: the column with true quality, e.g. a reward function of weight 0.")
-@click.option("--trainer", metavar="NAME", help="Logs: who wrote them, where keys leave it open (trl-grpo, trl-rloo).")
+@click.option(
+    "--trainer",
+    callback=lowered,
+    metavar="NAME",
+    help="Logs: who wrote them, where keys leave it open (trl-grpo, trl-rloo).",
+)
 @click.option("--follow", is_flag=True, help="Follow a log that is being written: a line per finding as it appears.")
 @click.option("--kl-budget", type=float, metavar="NATS", help="With --follow: stop at this KL, nats per answer.")
 @click.option("--on-stop", metavar="COMMAND", help="With --follow: what to run when a rule fires, e.g. 'touch stop'.")

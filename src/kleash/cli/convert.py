@@ -7,7 +7,16 @@ from pathlib import Path
 
 import click
 
-from kleash.cli._output import Format, debug_option, emit, format_option, out_option, setting_option, settings_of
+from kleash.cli._output import (
+    Format,
+    debug_option,
+    emit,
+    format_option,
+    lowered,
+    out_option,
+    setting_option,
+    settings_of,
+)
 
 
 class _Convert(click.Command):
@@ -21,8 +30,24 @@ class _Convert(click.Command):
 
 @click.command(cls=_Convert, short_help="What the tilt's beta is in a trainer, and the other way round.")
 @click.argument("beta", metavar="BETA", type=float, required=False)
-@click.option("--from", "source", metavar="NAME", default="tilt", show_default=True, help="Whose coefficient BETA is.")
-@click.option("--to", "target", metavar="NAME", default="tilt", show_default=True, help="Into whose it is translated.")
+@click.option(
+    "--from",
+    "source",
+    callback=lowered,
+    metavar="NAME",
+    default="tilt",
+    show_default=True,
+    help="Whose coefficient BETA is.",
+)
+@click.option(
+    "--to",
+    "target",
+    callback=lowered,
+    metavar="NAME",
+    default="tilt",
+    show_default=True,
+    help="Into whose it is translated.",
+)
 @click.option("--reward-sd", type=float, metavar="S", help="SD of the judge's score, where rewards are standardised.")
 @click.option("--reward-sd-spread", type=float, metavar="S2", help="SD over prompts of the prompts' reward SDs.")
 @click.option("--length", type=float, metavar="L", help="Mean tokens per answer.")

@@ -11,6 +11,7 @@ from kleash.cli._output import (
     debug_option,
     emit,
     format_option,
+    lowered,
     must_not_be_read,
     out_option,
     progress,
@@ -49,7 +50,9 @@ from kleash.cli._output import (
     show_default=True,
     help="Whether the prompts stand for others, or are all there are.",
 )
-@click.option("--trainer", metavar="NAME", help="Say what to set in this trainer; names as in kleash convert.")
+@click.option(
+    "--trainer", callback=lowered, metavar="NAME", help="Say what to set in this trainer; names as in kleash convert."
+)
 @click.option("--length", type=float, metavar="L", help="Mean tokens per answer, for --trainer.")
 @setting_option
 @click.option("--have", type=float, metavar="BETA", help="Your setting today, of --trainer if named: what to change.")
