@@ -8,7 +8,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-BENCHMARKS := bench/forecast_calibration.py bench/start_up.py bench/million_rows.py bench/check_power.py bench/check_logs_power.py bench/forecast_sources.py bench/labels_for_gain.py bench/group_standardised.py
+BENCHMARKS := bench/forecast_calibration.py bench/start_up.py bench/million_rows.py bench/check_power.py bench/check_logs_power.py bench/forecast_sources.py bench/labels_for_gain.py bench/group_standardised.py bench/plan_widths.py
 WORKERS ?= 2
 
 # One thread per process: results do not depend on the machine, and parallel test workers do not fight for cores.

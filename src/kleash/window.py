@@ -17,7 +17,7 @@ from scipy.special import stdtrit
 from kleash import _checks
 from kleash.frontier import Frontier
 
-__all__ = ["Verdict", "VerdictKind", "find_window", "paired_differences"]
+__all__ = ["SEEN_KL", "Verdict", "VerdictKind", "find_window", "paired_differences"]
 
 Floats = NDArray[np.float64]
 VerdictKind = Literal["useful-range", "no-overoptimisation-seen", "no-useful-range", "cannot-tell"]
@@ -26,7 +26,7 @@ DEFAULT_TOLERANCE = 0.05
 """A loss or gain of less than this share of gold's range is of no practical weight (the default of ``--tolerance``)."""
 _NEAR_BEST = 0.05  # 'as good as the best' for practical purposes: the last twentieth of the gain is not worth the drift
 _SOME_GAIN = 0.10  # the tight edge: where a tenth of the best gain has arrived
-_SEEN_KL = 2 * (5 * DEFAULT_TOLERANCE) ** 2
+SEEN_KL = 2 * (5 * DEFAULT_TOLERANCE) ** 2
 """How far along the dial one must have seen before 'no useful range' may be said, in nats (0.125).
 
 By Pinsker's inequality gold cannot move by more than ``range * sqrt(KL / 2)``: nearer to the reference than this, even
@@ -331,7 +331,7 @@ def _no_gain(frontier: Frontier, rows: NDArray[np.intp], gain: Any, tolerance: f
     beta = frontier.beta[rows]
     reached = float(np.max(frontier.kl.value[rows][advises]))
     widest = float(np.max(gain.hi))
-    far_enough = bool(reached >= _SEEN_KL or (frontier.beta[0] == 0.0 and frontier.usable[0]))
+    far_enough = bool(reached >= SEEN_KL or (frontier.beta[0] == 0.0 and frontier.usable[0]))
     if tolerance is not None and widest < max(tolerance, np.finfo(float).tiny) and far_enough:
         least = f"At no beta from {beta[0]:.3g} to {beta[-1]:.3g} does quality gain more than {max(widest, 0.0):.2g}"
         return Verdict(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,6 +20,9 @@ from kleash.cli._output import (
     setting_option,
     settings_of,
 )
+
+if TYPE_CHECKING:
+    from kleash.forecasting.result import Forecast
 
 
 @click.command(short_help="Read the same table off scored samples, before training.")
@@ -57,6 +61,7 @@ from kleash.cli._output import (
 @setting_option
 @click.option("--have", type=float, metavar="BETA", help="Your setting today, of --trainer if named: what to change.")
 @seed_option
+@click.option("--plan", is_flag=True, help="Also how far more answers reach, and how wide intervals get with labels.")
 @click.option("--no-correction", is_flag=True, help="Plain estimates, which lean towards the reference.")
 @click.option("--require-range", is_flag=True, help="Exit with 1 if no beta is shown to help.")
 @format_option
@@ -84,6 +89,7 @@ def forecast(
     given: tuple[str, ...],
     have: float | None,
     seed: int,
+    plan: bool,
     no_correction: bool,
     require_range: bool,
     form: Format,
@@ -128,6 +134,17 @@ def forecast(
             have=have,
             progress=move,
         )
-    emit(form, data=result.to_dict, rows=result.frontier.rows, show=result, out=out)
+    emit(form, data=result.to_dict, rows=result.frontier.rows, show=_shown(result, plan=plan), out=out)
     if require_range and not result.verdict.gain_shown:
         ctx.exit(1)
+
+
+def _shown(result: Forecast, *, plan: bool) -> object:
+    """What is printed as the table: the forecast, and its plan where that was asked for."""
+    if not plan:
+        return result
+    from rich.console import Group
+    from rich.text import Text
+
+    without = "No plan: it is made for the tilt, from the reference's answers to sampled prompts."
+    return Group(result, Text(), result.plan or Text(without))

@@ -24,6 +24,7 @@ from kleash.forecasting.have import have_of
 from kleash.forecasting.known import Ends, default_tolerance, known_ends
 from kleash.forecasting.layout import PromptsAre, collector, lay_out
 from kleash.forecasting.onward import onward_of
+from kleash.forecasting.plan import plan_of, with_numbers
 from kleash.forecasting.result import Forecast
 from kleash.forecasting.reweight import Labels, PolicyWeights, Progress, Reweighted, reweight
 from kleash.forecasting.rung import with_next_rung
@@ -31,7 +32,7 @@ from kleash.forecasting.sourced import Sourced
 from kleash.forecasting.standardised import large_group_weights
 from kleash.forecasting.survey import survey
 from kleash.forecasting.tail import score_tail
-from kleash.forecasting.trainer import Implied, TrainerOrder, implied
+from kleash.forecasting.trainer import TrainerOrder, implied
 from kleash.forecasting.unseen import Unseen, unseen_cheats, unseen_in_words
 from kleash.forecasting.unseen_of_sources import unseen_of_sources
 from kleash.frontier import Frontier
@@ -137,19 +138,16 @@ def forecast(
     samples = samples if isinstance(samples, Samples) else read_samples(samples)
     _check_population(samples, prompts)
     possible = samples.sources is None and prompts == "sampled" and samples.n_prompts > 1
-    told = (
-        implied(trainer, settings, group_size, possible=possible) if objective is None else Implied(objective=objective)
-    )
+    told = implied(objective, trainer, settings, group_size, possible=possible)
     objective, group_size = told.objective, group_size or told.group_size
-    _checks.choice(objective, get_args(Objective), name="objective")
     seed = _checks.integer(seed, name="seed", at_least=0)
     _must_have_squares(samples)
     assumed = looked_at(samples)
     samples, n_gold = assumed.samples, samples.n_gold
     seen = None if samples.sources is None else survey(samples)
-    if seen is not None:
-        _checks.choice(objective, ("tilt",), name="objective for answers of policies")
-        samples = seen.samples
+    allowed = (get_args(Objective), "") if seen is None else (("tilt",), " for answers of policies")
+    _checks.choice(objective, allowed[0], name=f"objective{allowed[1]}")
+    samples = samples if seen is None else seen.samples
     order = _order(trainer, objective, length, group_size, settings)
     present = None if have is None else _present(have, order)
     betas = _betas(samples, beta, objective, present)
@@ -193,7 +191,9 @@ def forecast(
     verdict = advise(frontier, tail, unseen, tolerance=limit)
     if weights is None:
         verdict = _told(verdict, frontier, samples, None if unseen or sourced else labels, ends)
-    verdict = assumed.told(verdict)
+    planned = weights is None and sourced is None and prompts == "sampled"
+    plan = plan_of(samples, labels, table, frontier, verdict, unseen, limit, ends.reward_max) if planned else None
+    verdict = assumed.told(with_numbers(verdict, plan, samples))
     return Forecast(
         frontier=frontier,
         verdict=verdict,
@@ -207,6 +207,7 @@ def forecast(
         seed=seed,
         notes=tuple(notes),
         trainer=None if order is None else order.fulfilled(samples, verdict.safe_beta, sourced=sourced),
+        plan=plan,
         have=None if present is None else have_of(frontier, verdict, value=float(have or 0.0), beta=present),
         sourced=sourced,
         reports=seen.reports if seen else (),

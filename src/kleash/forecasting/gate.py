@@ -9,7 +9,7 @@ from kleash.forecasting.reweight import Labels, Reweighted
 from kleash.forecasting.tail import Tail
 from kleash.samples import Samples
 
-__all__ = ["FEWEST_LABELS", "demoted", "row_status", "tail_status", "too_little_gold"]
+__all__ = ["FEWEST_LABELS", "MATERIAL", "OK_DRIFT", "demoted", "row_status", "tail_status", "too_little_gold"]
 
 Floats = NDArray[np.float64]
 
@@ -27,7 +27,7 @@ OK_DRIFT, USABLE_DRIFT = 1.0, 2.5
 The interval is widened by the drift, so up to one standard error it costs width and not coverage; by trial, coverage
 falls below 90 % past two and a half.
 """
-_MATERIAL = 0.05
+MATERIAL = 0.05
 """Drift that is let pass whatever the standard error, as a share of the quantity's change from the reference.
 
 With thousands of prompts the standard error falls below any bias; a twentieth of the gain is what a verdict calls as
@@ -111,7 +111,7 @@ def row_status(
     weights (reads prompts of different spread as a heavy tail), and the shape of scores over their own SD (cannot
     exceed (K - 1) / sqrt(K), so it never looks heavy at small K).
     """
-    scale = np.maximum(se, _MATERIAL * np.abs(change))
+    scale = np.maximum(se, MATERIAL * np.abs(change))
     size = np.divide(np.abs(drift), scale, out=np.where(drift == 0, 0.0, np.inf), where=scale > 0)
     ratio = size.max(axis=0)
     impossible = (kl < -1e-12) | _outside(reward, reward_range)

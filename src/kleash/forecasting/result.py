@@ -14,6 +14,7 @@ from kleash.envelope import envelope
 from kleash.forecasting.best_of_n import BestOfNRow
 from kleash.forecasting.have import Have
 from kleash.forecasting.onward import Onward
+from kleash.forecasting.plan import Plan
 from kleash.forecasting.sourced import Sourced
 from kleash.forecasting.survey import SourceReport
 from kleash.forecasting.trainer import TrainerSetting
@@ -53,6 +54,8 @@ class Forecast:
     notes: tuple[str, ...]
     trainer: TrainerSetting | None = None
     """The safe beta as a trainer's option, where a trainer was named."""
+    plan: Plan | None = None
+    """What more prompts, answers or labels would tell; of the tilt, from the reference's answers to sampled prompts."""
     have: Have | None = None
     """The setting in use today, where it was given."""
     sourced: Sourced | None = None
@@ -93,6 +96,7 @@ class Forecast:
             "verdict": self.verdict.to_dict(),
             "trainer": None if self.trainer is None else self.trainer.to_dict(),
             "settings": None if self.trainer is None else dict(self.trainer.settings) or None,
+            "plan": None if self.plan is None else self.plan.to_dict(),
             "have": None if self.have is None else self.have.to_dict(),
             "notes": list(self.notes),
             "frontier": self.frontier.to_dict(),

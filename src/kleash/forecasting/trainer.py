@@ -161,16 +161,24 @@ class Implied:
 
 
 def implied(
-    trainer: str | None, settings: Mapping[str, Any] | None, group_size: int | None, *, possible: bool
+    objective: Objective | None,
+    trainer: str | None,
+    settings: Mapping[str, Any] | None,
+    group_size: int | None,
+    *,
+    possible: bool,
 ) -> Implied:
     """What a trainer follows under its settings; the tilt where none is named, or the data allow no other objective.
 
-    ``trainer``, ``settings``, ``group_size``: As given. ``possible``: Whether the data allow any objective.
+    ``objective``: What was asked for, which goes before what is implied. ``trainer``, ``settings``, ``group_size``: As
+    given. ``possible``: Whether the data allow any objective.
 
     Returns
     -------
     Implied
     """
+    if objective is not None:
+        return Implied(objective=objective)
     if trainer is None or not possible or implied_objective(trainer, settings) == "tilt":
         return Implied()
     option, size = group_size_of(trainer, settings)
