@@ -136,14 +136,14 @@ def test_a_broken_run_folder_is_one_line_that_names_the_file(run, tmp_path):
     for name, content in {
         "run.json": ["{", "[]", '{"kind": "sweep"}', "[" * 100_000],
         "frontier.parquet": ["", "PAR1"],
-        "metrics.jsonl": ["{", "[1]\n"],
+        "metrics.jsonl": ["{", "[1]\n", '{"step": 0, "reward": 1.0}\n', '{"step": "a", "beta": 1.0, "kl": 0.1}\n'],
         "optimum.json": ["{", "3", "{}"],
     }.items():
         path = tmp_path / "run" / name
         before = path.read_bytes()
         for text in content:
             path.write_text(text)
-            done = run("report", tmp_path / "run")
-            if done.returncode != 0:
+            done = run("report", tmp_path / "run", "-o", tmp_path / "page.html")
+            if done.returncode != 0 or name == "metrics.jsonl":
                 refused(done, name)
         path.write_bytes(before)

@@ -141,11 +141,23 @@ def from_run(run: Run, *, name: str) -> ReportSource:
         **_limits(run.config, run.optimum()),
         reward_range=number(frontier.provenance.get("reward_range")),
         answers=shown,
-        metrics=tuple(run.metrics()) if (run.path / "metrics.jsonl").exists() else (),
+        metrics=_training(run),
         spread=prompt_means(run.path),
         facts=found + ((("answers kept", f"{n_kept:,}, some of each beta are shown"),) if kept else ()),
         notes=sentences(results),
     )
+
+
+def _training(run: Run) -> tuple[Row, ...]:
+    """The rows of training, each with its step and beta."""
+    path = run.path / "metrics.jsonl"
+    rows = run.metrics() if path.exists() else []
+    for line, row in enumerate(rows, start=1):
+        lacks = [name for name in ("step", "beta") if not isinstance(row.get(name), int | float)]
+        if lacks:
+            text = message("a line of metrics", expected=f"a number as {' and '.join(lacks)}", got="none")
+            raise DataError(text, path=path, line=line)
+    return tuple(rows)
 
 
 def _of_frontier(content: Row, name: str) -> ReportSource:
