@@ -1,5 +1,6 @@
 """More, by number: what would decide, how far answers reach, how wide intervals get, and the verdict that says so."""
 
+import dataclasses
 import json
 import math
 
@@ -8,6 +9,8 @@ import pytest
 from by_hand import normal_samples, word_problems
 from click.testing import CliRunner
 
+import kleash.forecasting.forecast as forecast_module
+import kleash.forecasting.plan as plan_module
 from kleash import Samples, forecast
 from kleash.cli import cli
 
@@ -99,3 +102,13 @@ def test_the_command_prints_it_and_the_json_has_it(tmp_path):
     assert content["prompts"] > 40
     assert content["widths"][0].keys() == {"prompts", "answers", "labels", "half_width"}
     assert content["reach"][0].keys() == {"answers", "beta", "kl"}
+
+
+def test_a_row_that_is_not_sure_for_any_reason_needs_more_answers_than_there_are(monkeypatch):
+    seen = []
+    monkeypatch.setattr(forecast_module, "plan_of", lambda *told: seen.append(told))
+    forecast(normal_samples(1, n_prompts=40, n_samples=16), beta=[1.0, 4.0, 16.0])
+    samples, labels, table, frontier, *_, reward_max = seen[0]
+    assert (frontier.status == "ok").any()
+    doubted = dataclasses.replace(frontier, status=np.full(frontier.beta.size, "weak"))
+    assert (plan_module._answers_needed(samples, labels, table, doubted, reward_max) > 16).all()

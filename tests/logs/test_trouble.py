@@ -202,6 +202,11 @@ def test_several_rows_per_step_are_no_resume(tmp_path: Path, first: int, each: i
     assert log.segment.tolist() == [0] * len(steps) + [1] * (3 * each)
 
 
+def test_one_step_twice_among_two_is_a_resume(tmp_path: Path) -> None:
+    (log,) = read_logs(put(tmp_path / "a.jsonl", verl(1) + verl(2, kl=0.3) + verl(2, kl=0.31)))
+    assert log.segment.tolist() == [0, 0, 1]
+
+
 def test_a_line_printed_twice_is_one_row(tmp_path: Path) -> None:
     (log,) = read_logs(put(tmp_path / "a.txt", console(1) * 2 + console(2) * 2))
     assert log.step.tolist() == [1, 2]

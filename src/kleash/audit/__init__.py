@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from kleash._checks import message
+from kleash._checks import choice, message
 from kleash.audit.configs import CONFIG_CHECKS, check_configuration
 from kleash.audit.declared import Declared, read_config
 from kleash.audit.dumps import CHECKS, check_dump
@@ -18,6 +18,7 @@ from kleash.audit.inputs import Inputs, sort_inputs
 from kleash.audit.logs import LOG_CHECKS, SEVERAL_RUNS, check_logs
 from kleash.audit.result import Catalogue, CheckReport
 from kleash.errors import DataError, OptionError
+from kleash.logs.table import TRAINERS
 
 __all__ = [
     "CHECKS",
@@ -95,6 +96,8 @@ def check(
     >>> [finding.code for finding in report.problems]
     ['NON_FINITE']
     """
+    if trainer is not None:
+        choice(trainer, TRAINERS, name="trainer")
     names = [paths] if isinstance(paths, str | Path) else list(paths)
     if not names:
         raise OptionError(message("paths", expected="at least one rollout dump or training log", got="none"))
@@ -103,7 +106,7 @@ def check(
     declared = declared.updated(beta=beta, reward_min=low, reward_max=high)
     found = sort_inputs(names, trainer=trainer, mapping=declared.columns)
     dumps, lost = _dumps(found, declared)
-    configs = [check_configuration(path, trainer) for path in found.configs]
+    configs = [check_configuration(path, who) for path, who in found.configs]
     logs, log_findings, frontier = check_logs(found.logs, declared=declared, config=settings, gold=gold)
     read = [*dumps, *configs]
     inputs = (*(checked for checked, _ in read), *logs)
@@ -124,7 +127,9 @@ def _dumps(found: Inputs, declared: Declared) -> tuple[list[tuple[CheckedInput, 
         try:
             checked.append(check_dump(path, declared))
         except DataError as error:
-            if str(path) not in in_folders or (len(lost) + 1 == len(found.dumps) and not found.logs):
+            if str(path) not in in_folders or (
+                len(lost) + 1 == len(found.dumps) and not found.logs and not found.configs
+            ):
                 raise
             lost[str(path)] = str(error).removeprefix(f"{path}: ").partition("; ")[0]
     return checked, lost

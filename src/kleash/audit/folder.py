@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from kleash.estimates import Floats
     from kleash.logs.table import RunLog
 
+    Told = list[tuple[Floats, float]]
+
 __all__ = ["Seen", "look_into"]
 
 SAME = 1e-5
@@ -132,9 +134,14 @@ def _own_json(path: Path) -> str | None:
 def _once(found: list[Seen]) -> list[Seen]:
     """A run that stands in two logs is checked in the one that says more."""
     logs = [seen for seen in found if seen.kind == "log" and len(seen.logs) == 1]
+    told = {seen.path: _told(seen.logs[0]) for seen in logs}
     twins: dict[Path, Path] = {}
     for one, other in combinations(logs, 2):
-        if one.path not in twins and other.path not in twins and _same_run(one.logs[0], other.logs[0]):
+        if (
+            one.path not in twins
+            and other.path not in twins
+            and _same_run(one.logs[0], other.logs[0], told[one.path], told[other.path])
+        ):
             less, more = sorted((one, other), key=lambda seen: _says(seen.logs[0]))
             twins[less.path] = more.path
     return list(_without(found, twins))
@@ -149,31 +156,31 @@ def _without(found: list[Seen], twins: Mapping[Path, Path]) -> Iterator[Seen]:
         yield seen if kept == seen.path else replace(seen, logs=(), why=same)
 
 
-def _says(log: RunLog) -> tuple[float, int, int]:
-    """How much a log says: digits, columns, rows."""
-    return -_rounding(log), len(log.raw), log.rows
+def _says(log: RunLog) -> tuple[int, int, int]:
+    """How much a log says: columns printed in full, columns, rows."""
+    return sum(digits < 0 for digits in log.decimals.values()), len(log.raw), log.rows
 
 
-def _same_run(one: RunLog, other: RunLog) -> bool:
+def _same_run(one: RunLog, other: RunLog, here: Told, there: Told) -> bool:
     """Whether two logs hold the same score and the same KL at every step that both have, within their digits."""
-    steps, here, there = np.intersect1d(one.step, other.step, return_indices=True)
+    steps, at, by = np.intersect1d(one.step, other.step, return_indices=True)
     if steps.size < FEWEST_COMMON or one.trainer != other.trainer:
         return False
-    pairs = [(a[here], b[there]) for a, b in zip(_told(one), _told(other), strict=True) if a.size and b.size]
-    rounding = _rounding(one) + _rounding(other)
-    known = any(np.unique(a).size >= FEWEST_COMMON for a, _ in pairs)
-    return known and all(_alike(a, b, rounding) for a, b in pairs)
+    pairs = [(a[at], b[by], x + y) for (a, x), (b, y) in zip(here, there, strict=True) if a.size and b.size]
+    known = any(np.unique(a).size >= FEWEST_COMMON for a, *_ in pairs)
+    return known and all(_alike(*pair) for pair in pairs)
 
 
-def _told(log: RunLog) -> tuple[Floats, Floats]:
-    """Score and KL; empty where the log has none."""
-    return np.empty(0) if log.reward is None else log.reward, log.kl[0].values if log.kl else np.empty(0)
+def _told(log: RunLog) -> Told:
+    """Score and KL, each with the most that printing has taken from it; empty where the log has none."""
+    columns = [log.reward, log.kl[0].values if log.kl else None]
+    return [(np.empty(0), 0.0) if x is None else (x, _rounding(log, x)) for x in columns]
 
 
-def _rounding(log: RunLog) -> float:
-    """The most that printing has taken from a number of this log."""
-    places = [digits for digits in log.decimals.values() if digits > 2]
-    return 0.5 * 10.0 ** -min(places) if places else 0.0
+def _rounding(log: RunLog, values: Floats) -> float:
+    keys = (key for key, column in log.raw.items() if np.array_equal(column, values, equal_nan=True))
+    digits = log.decimals.get(next(keys, ""), -1)
+    return 0.5 * 10.0**-digits if digits >= 0 else 0.0
 
 
 def _alike(one: Floats, other: Floats, rounding: float) -> bool:

@@ -25,6 +25,7 @@ __all__ = ["Event", "Follower", "events", "run_command"]
 
 PATIENCE = 3
 """Looks in a row that must show gold falling from its best to be a reason to stop, as in the callback. Ours."""
+NO_KL = "no KL in this log so far: the budget holds nothing"
 ROWS = 3
 """Rows whose median is the KL that a budget is held against: one noisy row is no reason to stop. Ours."""
 
@@ -90,9 +91,9 @@ class Follower:
     def __post_init__(self) -> None:
         if self.kl_budget is not None:
             _checks.number(self.kl_budget, name="kl_budget", above=0)
-        if self.path.is_dir():
-            fix = "name the log in it"
-            raise OptionError(_checks.message("follow", expected="a log", got="a folder", fix=fix))
+        if self.path.is_dir() or str(self.path) == "-":
+            got = "a folder" if self.path.is_dir() else "standard input"
+            raise OptionError(_checks.message("follow", expected="a log", got=got, fix="name the file"))
 
     def look(self) -> Iterator[Event]:
         """What is new since the last look; nothing where the file has not changed."""
@@ -113,6 +114,8 @@ class Follower:
             return
         yield from self._findings(report, row)
         yield from self._stops(report, row)
+        if self.kl_budget is not None and row["kl"] is None and self._waiting != NO_KL:
+            yield self._wait(NO_KL)
 
     def _state(self) -> tuple[int, int, int] | None:
         try:

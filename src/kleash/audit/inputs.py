@@ -26,11 +26,11 @@ __all__ = ["Inputs", "sort_inputs"]
 
 @dataclass
 class Inputs:
-    """Rollout dumps by path, logs as they were read, configurations by path, and all that lies in folders."""
+    """Rollout dumps by path, logs as they were read, configurations with their trainer, and all in folders."""
 
     dumps: list[str | Path] = field(default_factory=list)
     logs: list[RunLog] = field(default_factory=list)
-    configs: list[str | Path] = field(default_factory=list)
+    configs: list[tuple[str | Path, str | None]] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
 
 
@@ -62,7 +62,7 @@ def sort_inputs(
                 text = message("input", expected="a file or folder", got="a pipe or device", fix="pipe it in as -")
                 raise DataError(text, path=path)
             elif str(path).lower().endswith(CONFIG_SUFFIXES) and Path(path).exists():
-                found.configs.append(path)
+                found.configs.append((path, trainer))
             elif is_dump(path) or not Path(path).exists():
                 found.dumps.append(path)  # what does not exist is said by the reader of dumps
             else:
@@ -109,7 +109,8 @@ def _folder(folder: Path, trainer: str | None, mapping: Mapping[str, str] | None
     found.seen += seen
     found.dumps += [item.path for item in inside if item.kind == "rollouts"]
     found.logs += [log for item in inside for log in item.logs]
-    found.configs += [item.path for item in inside if item.kind == "config"]
+    configs = [item.path for item in inside if item.kind == "config"]
+    found.configs += [(path, trainer if is_configuration(path, trainer) else None) for path in configs]
 
 
 def _file(path: str | Path, trainer: str | None, mapping: Mapping[str, str] | None, found: Inputs) -> None:
@@ -121,7 +122,7 @@ def _file(path: str | Path, trainer: str | None, mapping: Mapping[str, str] | No
         raise DataError("cannot be read: a broken archive, or JSON nested too deeply", path=path) from error
     except DataError as error:
         if str(path).lower().endswith(".json") and is_configuration(Path(path), trainer):
-            found.configs.append(path)
+            found.configs.append((path, trainer))
             return
         if str(path).lower().endswith(DUMP_SUFFIXES):
             found.dumps.append(path)  # its reader says which line, which column

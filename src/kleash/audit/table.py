@@ -65,7 +65,7 @@ def _files(files: Sequence[Mapping[str, Any]], findings: Sequence[Finding]) -> T
         if file["why"]:
             status, words = "not-run", _short(str(file["why"]))
         else:
-            mine = [f for f in findings if f.input.partition("#")[0] == file["path"]]
+            mine = [f for f in findings if f.input == file["path"] or f.input.startswith(f"{file['path']}#")]
             status = next((s for s in ("problem", "cannot-tell") if any(f.status == s for f in mine)), "ok")
             counted = "configuration" if file["kind"] == "config" else f"{file['rows'] or 0:,} rows"
             words = f"{file['trainer'] or 'rollout dump'}, {counted}: {_counted(mine)}"
@@ -141,8 +141,10 @@ def _reach(facts: dict[str, Any]) -> list[RenderableType]:
     gain = (
         "a judge may gain all of its range" if share == 100 else f"no judge gains more than {share:.2g} % of its range"
     )
-    see = f"about {answers:,.0f}" if answers is not None and answers < 1e6 else "more than a million"
-    return [Text(f"{product}{kl:.3g} nats an answer: {gain}; {see} reference answers to a prompt see that far")]
+    see = f"{max(2.0, answers):,.0f}" if answers is not None and answers < 1e6 else "a million"
+    return [
+        Text(f"{product}{kl:.3g} nats an answer: {gain}; at least {see} reference answers to a prompt see that far")
+    ]
 
 
 def _config_line(item: CheckedInput) -> str:

@@ -31,7 +31,13 @@ from kleash.cli._output import Format, debug_option, emit, format_option, lowere
 @click.option("--follow", is_flag=True, help="Follow a log that is being written: a line per finding as it appears.")
 @click.option("--kl-budget", type=float, metavar="NATS", help="With --follow: stop at this KL, nats per answer.")
 @click.option("--on-stop", metavar="COMMAND", help="With --follow: what to run when a rule fires, e.g. 'touch stop'.")
-@click.option("--idle", type=float, default=60.0, metavar="MINUTES", help="With --follow: end after so long a silence.")
+@click.option(
+    "--idle",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    metavar="MINUTES",
+    help="With --follow: end after so long a silence.",
+)
 @click.option("--list", "listed", is_flag=True, help="Print the catalogue: what is checked and what it needs.")
 @out_option
 @format_option
@@ -83,7 +89,7 @@ def check(
         "trainer": trainer,
     }
     if follow:
-        return _follow(paths, told, kl_budget=kl_budget, on_stop=on_stop, idle=60 * idle, form=form)
+        return _follow(paths, told, kl_budget=kl_budget, on_stop=on_stop, idle=60 * idle, out=out, form=form)
     if kl_budget is not None or on_stop is not None:
         raise click.UsageError("--kl-budget and --on-stop go with --follow")
     report = audit.check(paths, **told)
@@ -98,6 +104,7 @@ def _follow(
     kl_budget: float | None,
     on_stop: str | None,
     idle: float,
+    out: Path | None,
     form: Format,
 ) -> int:
     """One line per event; the exit code."""
@@ -106,6 +113,8 @@ def _follow(
 
     if len(paths) != 1:
         raise click.UsageError(f"--follow: expected one log, got {len(paths)} paths")
+    if out is not None:
+        raise click.UsageError("--follow prints as it reads: send its output to a file with >")
     if form == "csv":
         raise click.UsageError("--follow prints lines: --format table or json")
     follower = Follower(path=Path(paths[0]), options=options, kl_budget=kl_budget)

@@ -6,7 +6,7 @@ import math
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -55,8 +55,8 @@ class Rows:
     @property
     def crowded(self) -> bool:
         """Whether most steps have several rows: a row per minibatch or per process, which is no resume."""
-        again = sum(now == before for before, now in pairwise(self.steps))
-        return 2 * again >= self.n - again > 1
+        several = [len([*rows]) > 1 for _, rows in groupby(self.steps)]
+        return sum(several) > 1 and 2 * sum(several) > len(several)
 
     def settle(self) -> None:
         """Of a crowded run only a step back begins a segment."""

@@ -17,7 +17,10 @@ _BONUS = (
 _OPTIONS = {
     "kl_ctl": Option(names=("actor.kl_ctl", "kl_ctl"), default=0.1),
     "kl_estimator": Option(names=("actor.kl_estimator", "kl_estimator"), default="k1", choices=("k1", "k2", "k3")),
-    "ref": Option(names=("ref.path",), default="none", choices=("none", "given"), printed=False),
+    "ref": Option(
+        names=("ref.path", "ref.backend", "ref.experiment_name", "ref.trial_name"),
+        default="none", choices=("none", "given"), printed=False,
+    ),
     "mean_level": Option(names=("reward_norm.mean_level",), default="none", choices=("none", "group", "batch"),
                          printed=False),
     "std_level": Option(names=("reward_norm.std_level",), default="none", choices=("none", "group", "batch"),

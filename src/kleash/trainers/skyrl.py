@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kleash.trainers._common import FROZEN, NO_CLIP, PLAIN
 from kleash.trainers.columns import PER_TOKEN, Columns, kl
-from kleash.trainers.facts import Change, Shows, Trainer
+from kleash.trainers.facts import Shows, Trainer
 from kleash.trainers.options import Option, Options
 from kleash.trainers.penalty import Leash, Penalty, Scale, Target, gradient_of, value_of
 
@@ -77,12 +77,4 @@ SKYRL = Trainer(
     shows=Shows(kl_in_loss="policy/policy_kl"),
     history={"switch": "SkyRL before 19 March 2026, whose KL loss carried no gradient (issue 1340)"},
     controller=PER_TOKEN,
-    changes=(
-        Change(
-            version=(0, 2),
-            key=(),
-            what="the KL loss has a gradient: before 19 March 2026 the default leash pulled nowhere",
-            source="SkyRL issue 1340",
-        ),
-    ),
 )  # fmt: skip

@@ -49,8 +49,6 @@ TORCHFORGE = Trainer(
     project="torchforge",
     marks=("grpo_loss/kl_divergence_mean",),
     columns=Columns(
-        reward=("reward/evaluate_response/avg_total_reward", "reward/evaluate_response/avg_MathReward_reward"),
-        losses={"loss": ("rl_trainer/avg_grpo_loss",)},
         kl=(kl("grpo_loss/kl_divergence_mean", estimator="k3", unit=PER_TOKEN, placement="loss"),),
     ),
     options={"beta": Option(default=0.1)},

@@ -9,7 +9,7 @@ import pytest
 
 from kleash.audit import check
 from kleash.cli import cli
-from kleash.errors import ConfigError
+from kleash.errors import ConfigError, OptionError
 from kleash.trainers import TRAINERS, whose
 
 
@@ -51,7 +51,6 @@ def test_a_whole_configuration_at_its_defaults_is_no_problem(tmp_path):
                               for key, value in options.items()}), "run.json", trainer=name)  # fmt: skip
         assert item.trainer == name
         assert found["PLACEMENT"].status == ("problem" if name in ("areal", "roll") else "ok"), name
-        assert "SIGN" not in found
 
 
 def test_what_nobody_set_is_said(tmp_path):
@@ -96,6 +95,29 @@ def test_units_signs_controllers_and_both_places(tmp_path):
     )
     assert "follows the KL" in found["CONTROLLER"].message
     assert item.facts["penalty_kl_unit"] == "nats per answer"
+
+
+def test_a_variable_is_no_value_and_nothing_is_said_of_it(tmp_path):
+    item, found = checked(tmp_path, "python t.py --use-kl-loss --kl-loss-coef $BETA --kl-loss-type k2", "run.sh")
+    assert {f.status for f in found.values()} == {"not-run"}
+    assert "not those of kl_loss_coef" in found["PLACEMENT"].message
+    assert item.trainer == "verl"
+
+
+def test_a_named_trainer_is_known_and_has_options_in_the_file(tmp_path):
+    text = "use_kl_loss: true\nkl_loss_coef: 0.1"
+    with pytest.raises(OptionError, match="trainer: expected one of"):
+        checked(tmp_path, text, trainer="foo")
+    with pytest.raises(ConfigError, match="expected options of tinker, got none of kl_discount_factor"):
+        checked(tmp_path, text, trainer="tinker")
+    (tmp_path / "cut.parquet").write_bytes(b"PAR1")
+    report = check(tmp_path, trainer="tinker")  # in a folder others are read as what they are
+    assert [item.trainer for item in report.inputs] == ["verl"]
+
+
+def test_a_reference_of_areal_is_there_under_any_of_its_options(tmp_path):
+    _, found = checked(tmp_path, "actor: {kl_ctl: 0.1}\nref: {backend: 'fsdp:d1'}")
+    assert found["PLACEMENT"].status == "ok"
 
 
 def test_whose_configuration_it_is():

@@ -105,6 +105,20 @@ def test_runs_that_differ_in_one_number_are_two(tmp_path):
     assert len(check(tmp_path).inputs) == 2
 
 
+def test_seeds_that_differ_below_the_digits_of_another_column_are_two(tmp_path):
+    """TRL rounds the loss to 4 decimals, and no other number: KLs of 1e-5 are told apart."""
+    for seed in (0, 1):
+        kl = 1e-5 * (1 + np.random.default_rng(seed).random(12))
+        rows = [
+            {"step": i, "kl": float(x), "loss": 0.0001, "grad_norm": 1.0, "epoch": 0.1} for i, x in enumerate(kl, 1)
+        ]
+        (tmp_path / f"{seed}#a").mkdir()
+        (tmp_path / f"{seed}#a" / "trainer_state.json").write_text(json.dumps({"log_history": rows}))
+    report = check(tmp_path)
+    assert len(report.inputs) == 2
+    assert "trl-grpo, 12 rows: 0 ok" not in to_text(report, width=120)  # a # in a path is no run's name
+
+
 def test_a_folder_of_rubbish_alone_is_refused(tmp_path):
     (tmp_path / "milk.txt").write_text("do not forget the milk\n")
     (tmp_path / "cut.parquet").write_bytes(b"PAR1\x00\x00")

@@ -80,6 +80,16 @@ def test_gold_below_its_best_stops_after_three_looks(tmp_path):
     assert follower.stopped is None
 
 
+def test_a_budget_without_a_kl_is_said_once(tmp_path):
+    path = tmp_path / "run.jsonl"
+    rows = [row(i).replace("actor/kl_loss", "actor/other") for i in range(1, 12)]
+    follower, told = grown(path, ["".join(rows[:9]), *rows[9:]], kl_budget=1.0)
+    assert [event.text for event in told if "budget" in event.text] == [
+        "no KL in this log so far: the budget holds nothing"
+    ]
+    assert follower.stopped is None
+
+
 def test_another_file_under_the_name_is_another_run(tmp_path):
     path = tmp_path / "run.jsonl"
     path.write_text("".join(row(i, kl=float("nan")) for i in range(1, 5)))
@@ -94,6 +104,8 @@ def test_another_file_under_the_name_is_another_run(tmp_path):
 def test_what_cannot_be_followed(tmp_path):
     with pytest.raises(OptionError, match="got a folder"):
         Follower(path=tmp_path)
+    with pytest.raises(OptionError, match="got standard input"):
+        Follower(path=Path("-"))
     with pytest.raises(OptionError, match="kl_budget"):
         Follower(path=tmp_path / "a", kl_budget=0.0)
     path = tmp_path / "run.csv"
@@ -123,7 +135,8 @@ def test_the_command_prints_lines_runs_what_is_asked_and_ends_with_1(tmp_path, c
     with pytest.raises(SystemExit) as end:
         cli.main(["check", str(path), "--follow", "--idle", "0"])
     assert (end.value.code or 0) == 0
-    for wrong in (["a", "b", "--follow"], ["a", "--kl-budget", "1"]):
+    out = str(tmp_path / "o.json")
+    for wrong in (["a", "b", "--follow"], ["a", "--kl-budget", "1"], [str(path), "--follow", "--out", out]):
         with pytest.raises(SystemExit) as end:
             cli.main(["check", *wrong])
         assert end.value.code == 2

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from kleash._checks import message
 from kleash._files import sha256
 from kleash.audit.configs import checks
 from kleash.audit.configs.checks import Configuration
 from kleash.audit.configs.reading import read_settings, trainer_of
 from kleash.audit.engine import checks_of, run_checks
 from kleash.audit.findings import CheckedInput, Finding, about
+from kleash.errors import ConfigError
 from kleash.trainers import trainer_named
 from kleash.trainers.columns import PER_ANSWER, PER_TOKEN
 from kleash.trainers.options import stated
@@ -33,9 +35,14 @@ def check_configuration(path: str | Path, trainer: str | None) -> tuple[CheckedI
     table = read_settings(path)
     who = trainer_named(trainer or trainer_of(path, table))
     values, names = stated(who.options, table)
+    if not names:
+        got = f"none of {', '.join(sorted(who.options))}"
+        fix = "leave --trainer out"
+        raise ConfigError(message(str(path), expected=f"options of {who.name}", got=got, fix=fix))
     defaults = {key: option.default for key, option in who.options.items()}
     kept = {key: value for key, value in values.items() if value is not None}
-    view = Configuration(trainer=who, values=defaults | kept, names=names)
+    unread = tuple(name for key, name in names.items() if values[key] is None)
+    view = Configuration(trainer=who, values=defaults | kept, names=names, unread=unread)
     checked = CheckedInput(
         path=str(path), sha256=sha256(Path(path)), kind="config", trainer=who.name, rows=len(names), facts=_facts(view)
     )

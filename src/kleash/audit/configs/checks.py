@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
-from kleash.audit.engine import check
+from kleash.audit.engine import Need, check
 from kleash.audit.findings import Evidence, Finding, cannot_tell, number
 from kleash.audit.gradient import judge_term
 from kleash.kl import Estimator, Placement
@@ -22,12 +22,13 @@ class Configuration:
     """A trainer's configuration, stated and by default.
 
     ``trainer``: Whose. ``values``: Of every option, its default where nothing is stated. ``names``: Under which name
-    each stated option stands.
+    each stated option stands. ``unread``: Names of those whose value is none that the option takes, such as a variable.
     """
 
     trainer: Trainer
     values: dict[str, Any]
     names: dict[str, str]
+    unread: tuple[str, ...] = ()
 
     @cached_property
     def penalty(self) -> Penalty:
@@ -70,7 +71,14 @@ def _coefficients(trainer: Trainer) -> set[str]:
     return {name for values in tried if (name := trainer.penalty(values).coefficient) is not None}
 
 
-@check("PLACEMENT", problem="both; a coefficient that somebody set and that acts on nothing")
+READ: Need[Configuration] = Need(
+    words="values that can be read",
+    met=lambda view: not view.unread,
+    hint=lambda view: f", not those of {', '.join(view.unread)}",
+)
+
+
+@check("PLACEMENT", READ, problem="both; a coefficient that somebody set and that acts on nothing")
 def placement(view: Configuration, level: float) -> Finding:
     """Where is the penalty, and to what does it tie?
 
@@ -110,7 +118,7 @@ def _switch(view: Configuration) -> str:
     return f"set {names}, or take the coefficient out" if names else "take the coefficient out, or switch its place on"
 
 
-@check("COEFFICIENT", problem="below 0")
+@check("COEFFICIENT", READ, problem="below 0")
 def coefficient(view: Configuration, level: float) -> Finding:
     """Which coefficient acts, and who set it?"""
     key, beta = view.penalty.coefficient, view.beta
@@ -125,7 +133,7 @@ def coefficient(view: Configuration, level: float) -> Finding:
     return evidence.ok(f"{view.said(key)} is {number(beta)}{moved if view.penalty.adaptive else ''}")
 
 
-@check("GRADIENT", problem="exact gradient is 0 or points away")
+@check("GRADIENT", READ, problem="exact gradient is 0 or points away")
 def gradient(view: Configuration, level: float) -> Finding:
     """Does this estimator in this place pull back?"""
     if view.where not in ("loss", "reward"):
@@ -140,7 +148,7 @@ def gradient(view: Configuration, level: float) -> Finding:
     return judge_term(cast("Estimator", estimator), cast("Placement", place))
 
 
-@check("KL_UNIT", problem="never: it says the unit")
+@check("KL_UNIT", READ, problem="never: it says the unit")
 def unit(view: Configuration, level: float) -> Finding:
     """In which unit is the penalty?"""
     if view.where not in ("loss", "reward"):
@@ -150,7 +158,7 @@ def unit(view: Configuration, level: float) -> Finding:
     return Evidence(unit=PER_TOKEN).ok("per nat of a token, averaged as the loss averages its tokens")
 
 
-@check("CONTROLLER", problem="a target or horizon that is not above 0")
+@check("CONTROLLER", READ, problem="a target or horizon that is not above 0")
 def controller(view: Configuration, level: float) -> Finding:
     """Does a controller move the coefficient, and by which KL?"""
     penalty = view.penalty
