@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kleash._checks import choice, message
 from kleash.audit.configs import CONFIG_CHECKS, check_configuration
-from kleash.audit.declared import Declared, read_config
+from kleash.audit.declared import Declared, as_said
 from kleash.audit.dumps import CHECKS, check_dump
 from kleash.audit.engine import Check
 from kleash.audit.findings import CheckedInput, Finding
@@ -101,9 +101,7 @@ def check(
     names = [paths] if isinstance(paths, str | Path) else list(paths)
     if not names:
         raise OptionError(message("paths", expected="at least one rollout dump or training log", got="none"))
-    declared, settings = (Declared(), {}) if config is None else read_config(config)
-    low, high = (None, None) if reward_range is None else reward_range
-    declared = declared.updated(beta=beta, reward_min=low, reward_max=high)
+    declared, settings = as_said(config, beta=beta, reward_range=reward_range)
     found = sort_inputs(names, trainer=trainer, mapping=declared.columns)
     dumps, lost = _dumps(found, declared)
     configs = [check_configuration(path, who) for path, who in found.configs]

@@ -15,7 +15,7 @@ from kleash.kl import ESTIMATORS, PLACEMENTS
 from kleash.trainers import option_names
 from kleash.trainers.options import flatten
 
-__all__ = ["Declared", "read_config", "unwrapped"]
+__all__ = ["Declared", "as_said", "read_config", "unwrapped"]
 
 KNOWN_KEYS = option_names()[1]
 """Option names of trainers, by which their configuration is told from a small file of declarations."""
@@ -64,6 +64,15 @@ class Declared:
     def updated(self, **changes: Any) -> Declared:
         """A copy in which every change that is not None replaces the old value."""
         return replace(self, **{name: value for name, value in changes.items() if value is not None})
+
+
+def as_said(
+    config: str | Path | None, *, beta: float | None, reward_range: tuple[float, float] | None
+) -> tuple[Declared, dict[str, Any]]:
+    """What a file and the flags over it say, and the trainer's own settings in the file; see `read_config`."""
+    declared, settings = (Declared(), {}) if config is None else read_config(config)
+    low, high = (None, None) if reward_range is None else reward_range
+    return declared.updated(beta=beta, reward_min=low, reward_max=high), settings
 
 
 def _columns(columns: object) -> dict[str, str]:

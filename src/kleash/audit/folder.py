@@ -15,6 +15,7 @@ from kleash.audit.configs.reading import CONFIG_SUFFIXES, is_configuration
 from kleash.audit.dumps.kind import DUMP_SUFFIXES, is_dump
 from kleash.logs import survey
 from kleash.rows import head
+from kleash.samples import DIAL, SAMPLES, SCORED
 
 if TYPE_CHECKING:
     from kleash.audit.findings import CheckedInput
@@ -31,7 +32,7 @@ SAME = 1e-5
 FEWEST_COMMON = 3
 """Different values at common steps below which two logs are not called one run."""
 
-OWN = ("frontier.parquet", "metrics.jsonl", "prompts.jsonl", "run.json", "samples.parquet")
+OWN = ("frontier.parquet", "metrics.jsonl", "prompts.jsonl", "optimum.json", "run.json", SAMPLES, SCORED, DIAL)
 PICTURES = (".png", ".jpg", ".jpeg", ".svg", ".gif", ".pdf", ".html")
 WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt", ".pth", ".ckpt", ".npz", ".npy")
 

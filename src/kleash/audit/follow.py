@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 
 from kleash import _checks
-from kleash.audit import check
-from kleash.audit.declared import read_config
+from kleash.audit.declared import as_said
 from kleash.audit.findings import Finding, plain
+from kleash.audit.logs import check_logs
 from kleash.audit.logs.view import Series, view
-from kleash.audit.result import CheckReport
 from kleash.errors import DataError, OptionError
-from kleash.logs import read_logs, with_gold
+from kleash.logs import RunLog, read_logs
 
 __all__ = ["Event", "Follower", "events", "run_command"]
 
@@ -106,14 +105,14 @@ class Follower:
             self.problems, self._falls = set(), 0  # another file under this name: another run
         self.seen = now
         try:
-            report = check(self.path, **self.options)
-            row = self._row()
+            log, problems = self._read()
         except DataError as error:
             if str(error) != self._waiting:
                 yield self._wait(str(error).removeprefix(f"{self.path}: "))
             return
-        yield from self._findings(report, row)
-        yield from self._stops(report, row)
+        row = self._row(log)
+        yield from self._findings(problems, row)
+        yield from self._stops(problems, row)
         if self.kl_budget is not None and row["kl"] is None and self._waiting != NO_KL:
             yield self._wait(NO_KL)
 
@@ -128,8 +127,15 @@ class Follower:
         self._waiting = text
         return Event(kind="wait", code="WAIT", text=text)
 
-    def _findings(self, report: CheckReport, row: dict[str, float | None]) -> Iterator[Event]:
-        found = {finding.code: finding for finding in report.problems}
+    def _read(self) -> tuple[RunLog, dict[str, Finding]]:
+        """The last run of the log, and its problems by code."""
+        told = self.options
+        declared, settings = as_said(told.get("config"), beta=told.get("beta"), reward_range=told.get("reward_range"))
+        (*_, log) = read_logs(self.path, trainer=told.get("trainer"), mapping=declared.columns, gold=told.get("gold"))
+        _, findings, _ = check_logs([log], declared=declared, config=settings)
+        return log, {finding.code: finding for finding in findings if finding.status == "problem"}
+
+    def _findings(self, found: Mapping[str, Finding], row: dict[str, float | None]) -> Iterator[Event]:
         for code, finding in found.items():
             if code not in self.problems:
                 yield Event(kind="finding", code=code, text=_sentence(finding), **row)
@@ -137,8 +143,8 @@ class Follower:
             yield Event(kind="finding", code=code, text="no longer a problem", **row)
         self.problems = set(found)
 
-    def _stops(self, report: CheckReport, row: dict[str, float | None]) -> Iterator[Event]:
-        fell = any(f.code == "HACKING" and f.evidence.get("fell") for f in report.problems)
+    def _stops(self, found: Mapping[str, Finding], row: dict[str, float | None]) -> Iterator[Event]:
+        fell = "HACKING" in found and found["HACKING"].evidence.get("fell")
         self._falls = self._falls + 1 if fell else 0
         kl = row["kl"]
         if self._falls >= PATIENCE:
@@ -149,13 +155,9 @@ class Follower:
             text = f"{kl:.3g} nats an answer, of a budget of {self.kl_budget:g}"
             yield Event(kind="stop", code="KL_BUDGET", text=text, **row)
 
-    def _row(self) -> dict[str, float | None]:
+    def _row(self, log: RunLog) -> dict[str, float | None]:
         """The last row's numbers."""
-        config = self.options.get("config")
-        columns = None if config is None else read_config(config)[0].columns
-        (*_, log) = read_logs(self.path, trainer=self.options.get("trainer"), mapping=columns)
-        gold = self.options.get("gold")
-        seen = view(with_gold([log], gold)[0] if gold else log, None)
+        seen = view(log, None)
         if self.kl_budget is not None and seen.kl is not None and not seen.per_answer.size:
             fix = "log the length of answers, or say columns and kl_unit in --config"
             got = "a KL per token without a length" if seen.kl.unit_known else "a KL of no known unit"
