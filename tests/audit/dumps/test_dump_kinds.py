@@ -59,9 +59,10 @@ def test_a_filled_end_token_is_padding(fill, drift):
     assert of(changed(good, tokens=tokens))["PADDING"].status == "cannot-tell"
 
 
-def test_the_temperature_of_a_reference_that_was_not_compared():
+@pytest.mark.parametrize("heat", [0.6, 0.8, 1.3])
+def test_the_temperature_of_a_reference_that_was_not_compared(heat):
     pair, _, _ = honest(np.random.default_rng(3), drift=0.2)
-    warm = tempered(pair.policy, 0.8)
+    warm = tempered(pair.policy, heat)
     drawn = sample(np.random.default_rng(4), warm, pair.follow, 320, longest=241)
     both = scored(drawn, pair, policy=warm)
     both = changed(both, tokens={"behavior_logp": both.tokens["logp"]})
@@ -73,8 +74,8 @@ def test_the_temperature_of_a_reference_that_was_not_compared():
     first = scored(drawn, start, numbers={"step": np.zeros(320)})
     found = of(changed(first, tokens={"behavior_logp": first.tokens["logp"]}))["TEMPERATURE"]
     assert (found.status, "ref_logp at step 0" in found.message) == ("ok", True)
-    cold = changed(first, tokens=dict.fromkeys(("logp", "behavior_logp"), first.tokens["logp"] * 1.25))
-    assert "TEMPERATURE" in problems(cold)
+    other = changed(first, tokens=dict.fromkeys(("logp", "behavior_logp"), first.tokens["logp"] / heat))
+    assert "TEMPERATURE" in problems(other)
 
 
 def checkpoints(rng, shares, references=None, prompts=12):
