@@ -267,7 +267,7 @@ def _stretch(view: LogView, logs: Series, before: Share, after: Share, level: fl
     if r.size < 10:
         return found | {"reward_gain": None, "reward_gain_se": None, "reward_gain_due": None}
     first, middle, last = r.window(0.0, a), r.window(a, b), r.window(c, d)
-    earned = max(float(middle.mean() - first.mean()), 0.0)
+    earned = max(float(middle.mean() - first.mean()), 0.0) if a > 0 else 0.0  # one row earns nothing measurable
     return found | {
         "reward_gain": float(last.mean() - middle.mean()),
         "reward_gain_se": math.hypot(r.error(middle.size), r.error(last.size)),
