@@ -56,13 +56,16 @@ class Averages:
     ``alike``: The kind in which every answer counts alike, so that centred advantages sum to 0. ``tokens``: Kinds in
     which every token counts alike: a policy term weighted by length is left. ``others``: Kinds whose policy term is not
     0 in the mean, or whose loss is not in nats per token. ``default``: The kind of a release that is not known, in
-    words.
+    words. ``drawn``: Kinds divided by the tokens of all answers drawn at once, where an update takes only some of them.
+    ``mended``: The releases between which that came and went: kept from the first, gone by the second, open between.
     """
 
     alike: str
     tokens: tuple[str, ...]
     others: tuple[str, ...]
     default: str
+    drawn: tuple[str, ...] = ()
+    mended: tuple[tuple[int, ...], tuple[int, ...]] = ((0,), (0,))
 
 
 @dataclass(frozen=True, kw_only=True)

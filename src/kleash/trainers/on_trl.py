@@ -15,7 +15,7 @@ from kleash.trainers.facts import Identity, Trainer
 from kleash.trainers.options import Option, Options
 from kleash.trainers.penalty import Leash, Penalty, Target
 from kleash.trainers.trl import GRPO, grpo_leash, trl_penalty
-from kleash.trainers.trl_dpo import DPO, dpo_leash
+from kleash.trainers.trl_dpo import DPO, KTO, dpo_leash
 from kleash.trainers.trl_ppo import LEGACY_PPO
 
 __all__ = ["AXOLOTL", "LLAMA_FACTORY", "LLAMA_FACTORY_DPO", "MS_SWIFT", "UNSLOTH"]
@@ -129,6 +129,7 @@ LLAMA_FACTORY_DPO = replace(
     **_UNMARKED,
     name="llama-factory-dpo",
     project="LLaMA-Factory",
+    columns=KTO.columns,  # its KTO has the same options, and logs a KL
     options={
         **DPO.options,
         "beta": Option(names=("pref_beta",), default=0.1),

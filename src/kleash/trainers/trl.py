@@ -203,6 +203,8 @@ GRPO = Trainer(
             tokens=("bnpo", "dapo"),
             others=("dr_grpo", "luspo", "sapo", "cispo", "vespo"),
             default="bnpo and dapo, the defaults since TRL 0.17",
+            drawn=("dapo",),  # num_items_in_batch; divided into windows in 1.16.0, not in 1.10.0.dev0
+            mended=((1, 10), (1, 16)),
         ),
     ),
     **_SAMPLED,

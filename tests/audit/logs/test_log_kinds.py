@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from simulated_logs import FULL, healthy_run, make, nemo, openrlhf, table, trl_dpo, trl_grpo, verl
+from simulated_logs import FULL, healthy_run, make, nemo, openrlhf, table, trl_dpo, trl_grpo, trl_ppo, verl
 
 import kleash
 from kleash.audit.declared import Declared
@@ -88,13 +88,15 @@ def test_growth_that_buys_next_to_nothing(power, top):
     assert of(replace(log, reward=paid))["KL_GROWTH"].status == "ok"
 
 
-def test_a_runaway_before_the_middle():
+@pytest.mark.parametrize("turn", [0.2, 0.35, 0.45])
+@pytest.mark.parametrize("writer", [trl_grpo, verl, nemo])
+def test_a_runaway_before_the_middle(writer, turn):
     t = np.linspace(0, 1, 100)
     noise = np.random.default_rng(2).normal(size=(2, 100))
-    shape = np.minimum(np.exp(25 * (t - 0.45)), 1.0) * np.exp(0.05 * noise[0])
+    shape = np.minimum(np.exp(25 * (t - turn)), 1.0) * np.exp(0.05 * noise[0])
     still = 0.5 + 0.01 * noise[1]
     for top, status in ((3.0, "problem"), (0.2, "ok")):
-        log = replace(with_kl(trl_grpo(run(), old=False), top * shape), reward=still)
+        log = replace(with_kl(writer(run()), top * shape), reward=still)
         assert of(log)["KL_GROWTH"].status == status, top
 
 
@@ -126,21 +128,43 @@ def test_a_switch_that_is_on_wants_a_kl_in_the_log(config):
     )
 
 
-def test_answers_that_end_until_they_do_not():
-    late = np.where(np.arange(100) < 75, 0.05, 0.99)
-    log = trl_grpo(run())
-    assert "ENDINGS" in problems(with_raw(log, **{"completions/clipped_ratio": late}))
-    assert of(with_raw(log, **{"completions/clipped_ratio": late[::-1]}))["ENDINGS"].status == "ok"
+@pytest.mark.parametrize("since", [75, 92, 95])
+@pytest.mark.parametrize(
+    ("writer", "key"),
+    [
+        (trl_grpo, "completions/clipped_ratio"),
+        (verl, "response_length/clip_ratio"),
+        (openrlhf, "rollout/truncated_rate"),
+    ],
+)
+def test_answers_that_end_until_they_do_not(writer, key, since):
+    late = np.where(np.arange(100) < since, 0.05, 0.99)
+    log = writer(run())
+    assert "ENDINGS" in problems(with_raw(log, **{key: late}))
+    assert of(with_raw(log, **{key: late[::-1]}))["ENDINGS"].status == "ok"
+    single = np.where(np.arange(100) % 3 == 0, 0.97, 0.3)
+    assert of(with_raw(log, **{key: single}))["ENDINGS"].status == "ok"
 
 
-@pytest.mark.parametrize("shape", ["from the start", "the last fifth"])
+@pytest.mark.parametrize("since", [75, 95])
+def test_end_tokens_that_stop(since):
+    log, t = trl_ppo(run()), np.arange(100)
+    stopped = with_raw(log, **{"val/num_eos_tokens": np.where(t < since, 6.0, 0.0)})
+    assert "ENDINGS" in problems(stopped)
+    rare = with_raw(log, **{"val/num_eos_tokens": np.where(t < since, t % 2, 0.0)})  # half a token a row: chance
+    assert ("ENDINGS" in problems(rare)) is (since == 75)
+    assert of(log)["ENDINGS"].status == "ok"
+
+
+@pytest.mark.parametrize("shape", ["from the start", "the last fifth", "at once"])
 def test_a_score_that_falls(shape):
     t = np.linspace(0, 1, 100)
     noise = 0.01 * np.random.default_rng(3).normal(size=100)
-    fall = np.clip((t - 0.8) * 5, 0, 1) if shape == "the last fifth" else t
+    shapes = {"the last fifth": np.clip((t - 0.8) * 5, 0, 1), "at once": 1.0 * (t > 0.9), "from the start": t}
+    fall = shapes[shape]
     log = trl_grpo(run(), old=False)
     assert "COLLAPSE" in problems(replace(log, reward=0.6 - 0.5 * fall + noise))
-    assert of(replace(log, reward=0.6 - 0.02 * fall + noise))["COLLAPSE"].status == "ok"
+    assert of(replace(log, reward=0.6 - 0.01 * fall + noise))["COLLAPSE"].status == "ok"
 
 
 # --------------------------------------------------------------------------------------------------- false alarms
@@ -164,17 +188,21 @@ def test_a_number_gone_wrong_among_missing_ones(key):
     assert (found.status, found.evidence["rows"]) == ("problem", {key: 1})
 
 
-def test_a_step_that_the_loss_scaler_skips():
-    one, lasting = np.ones(100), np.ones(100)
-    one[40], lasting[40:] = np.inf, np.inf
-    log = trl_grpo(run())
-    assert of(with_raw(log, grad_norm=one))["NON_FINITE"].status == "ok"
-    assert of(with_raw(log, grad_norm=lasting))["NON_FINITE"].status == "problem"
-    assert of(with_raw(log, loss=one))["NON_FINITE"].status == "problem"
-    undefined = {"grad_norm": (40,)}
-    nan = replace(with_raw(log, grad_norm=np.where(np.isinf(one), np.nan, one)), undefined=undefined)
+@pytest.mark.parametrize("steps", [(40,), (10, 60), (12, 40, 71, 90)])
+@pytest.mark.parametrize(("writer", "key"), [(trl_grpo, "grad_norm"), (verl, "actor/grad_norm"), (nemo, "grad_norm")])
+def test_steps_that_the_loss_scaler_skips(writer, key, steps):
+    some, lasting = np.ones(100), np.ones(100)
+    some[list(steps)], lasting[40:] = np.inf, np.inf
+    log = writer(run())
+    assert of(with_raw(log, **{key: some}))["NON_FINITE"].status == "ok"
+    assert of(with_raw(log, **{key: lasting}))["NON_FINITE"].status == "problem"
+    assert of(with_raw(log, loss=some))["NON_FINITE"].status == "problem"
+    undefined = {key: steps}
+    nan = replace(with_raw(log, **{key: np.where(np.isinf(some), np.nan, some)}), undefined=undefined)
     assert of(nan)["NON_FINITE"].status == "problem"
-    assert of(replace(nan, config={**log.config, "fp16": True}))["NON_FINITE"].status == "ok"
+    for said in ({"fp16": True}, {"precision": "float16"}):
+        assert of(replace(nan, config={**(log.config or {}), **said}))["NON_FINITE"].status == "ok"
+    assert of(replace(nan, config={**(log.config or {}), "bf16": True}))["NON_FINITE"].status == "problem"
 
 
 @pytest.mark.parametrize("clamped", [False, True])
@@ -194,17 +222,20 @@ def test_an_estimate_that_changes_sign_is_held_to_no_factor(clamped, seed):
 # -------------------------------------------------------------------------------------------------- wrong causes
 
 
-def test_causes_that_cannot_be():
+@pytest.mark.parametrize(
+    ("writer", "beta", "named"),
+    [(trl_grpo, 0.04, True), (verl, 0.04, True), (nemo, 0.04, True), (trl_grpo, 0.0, False), (trl_dpo, 0.1, False)],
+)
+def test_an_overflow_is_no_cause_where_nothing_can_overflow(writer, beta, named):
     late = np.where(np.arange(100) == 50, np.nan, 1.0)
+    log = writer(run()) if beta else writer(run(), config={"beta": 0.0})
+    broken = replace(with_raw(log, grad_norm=late), undefined={"grad_norm": (50,)})
+    assert ("k3" in " ".join(of(broken)["NON_FINITE"].causes)) is named
 
-    def causes(log):
-        broken = replace(with_raw(log, grad_norm=late), undefined={"grad_norm": (50,)})
-        return " ".join(of(broken)["NON_FINITE"].causes)
 
-    assert "k3" in causes(trl_grpo(run()))
-    assert "k3" not in causes(trl_grpo(run(), config={"beta": 0.0}))
-    assert "k3" not in causes(trl_dpo(run()))
-    fallen = 0.6 - 0.5 * np.linspace(0, 1, 100)
+@pytest.mark.parametrize("shape", [lambda t: t, lambda t: np.clip((t - 0.8) * 5, 0, 1), lambda t: 1.0 * (t > 0.9)])
+def test_no_higher_beta_where_there_is_no_reference(shape):
+    fallen = 0.6 - 0.5 * shape(np.linspace(0, 1, 100))
     leashed = replace(trl_grpo(run(), old=False), reward=fallen)
     assert "raise beta" in of(leashed)["COLLAPSE"].fix
     free = replace(leashed, kl=(), raw={k: v for k, v in leashed.raw.items() if k != "kl"}, config={"beta": 0.0})

@@ -106,3 +106,26 @@ def test_a_loss_that_is_nothing_but_beta_kl(tmp_path, beta):
         path.write_text("step,reward,kl,loss\n" + "".join(rows))
         (loss,) = (f for f in kleash.check(path, config=told).findings if f.code == "LOSS")
         assert ("nothing but beta KL" in loss.message) is said
+
+
+@pytest.mark.parametrize("rate", [1.0, 3.0, 5.0])
+@pytest.mark.parametrize("writer", [trl_grpo, verl, openrlhf])
+def test_a_kl_that_decays_under_its_penalty(writer, rate):
+    rng = np.random.default_rng(13)
+    kl = 0.2 * np.exp(-rate * np.linspace(0, 1, 100)) * (1 + 0.1 * rng.random(100))
+    kl[0] = 0.0
+    assert problems(with_kl(writer(run()), kl)) == []
+
+
+@pytest.mark.parametrize("trainer", ["trl-kto", "llama-factory-dpo", None])
+@pytest.mark.parametrize("level", [0.4, 3.0])
+def test_an_estimate_that_kto_clamps_at_0_is_no_resume(tmp_path, trainer, level):
+    rng = np.random.default_rng(17)
+    kl = np.where(np.arange(60) < 30, level * np.exp(0.3 * rng.normal(size=60)), 0.0)
+    rows = [
+        {"loss": 0.5 - 0.004 * i, "kl": round(float(k), 4), "rewards/chosen": 0.02 * i, "rewards/rejected": -0.02 * i,
+         "logits/chosen": -1.0, "step": i + 1}
+        for i, k in enumerate(kl)
+    ]  # fmt: skip
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    assert codes(tmp_path / "a.jsonl", text, trainer=trainer)["RESUME"] != "problem"

@@ -209,7 +209,7 @@ def zero_variance(tally: Tally, level: float) -> Finding:
         )
     if binomial_tail(math.ceil(0.9 * len(groups)), len(groups), 0.5) >= level:
         return evidence.cannot_tell(f"{found}: too few groups", fix="give more groups")
-    return evidence.ok(found)
+    return evidence.ok(f"{found}: not most")
 
 
 @check(
@@ -263,7 +263,7 @@ def gain_bound(tally: Tally, level: float) -> Finding:
     if not bound + grant < tally.declared.reward_range:
         message = f"{found}: at this KL no gain within the range could pass it"
         return evidence.cannot_tell(message, fix="check an earlier step, or give more answers")
-    return evidence.ok(found)
+    return evidence.ok(f"{found}: not passed")
 
 
 @check(
@@ -313,4 +313,4 @@ def hacking(tally: Tally, level: float) -> Finding:
         )
     if not z * fall.se <= float(gold[both].std()):
         return evidence.cannot_tell(f"{since}, too noisy to tell", fix="score gold on more prompts")
-    return evidence.ok(since)
+    return evidence.ok(f"{since}: gold does not fall under the judge")

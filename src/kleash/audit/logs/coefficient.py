@@ -104,6 +104,9 @@ def coefficient(view: LogView, level: float) -> Finding:
         message = f"the digits hide it: at most {number(found.hi)} from {found.identity}"
         return evidence.cannot_tell(message, fix="log more digits, or a later step")
     versus = f", {view.settings.beta_key} says {number(stated)}" if stated is not None else ""
+    share = found.shares[-1]
+    if stated and share != 1.0 and not found.lo <= stated <= found.hi:
+        versus += f", and the loss is divided by steps_per_generation / accumulation = {number(1 / share)}"
     versus += f", logged is {number(logged.values[-1])}" if logged.size else ""
     return evidence.ok(text + versus)
 
@@ -138,6 +141,9 @@ def _mismatch(view: LogView, found: Recovered, expected: float, who: str, text: 
     assert found.fit is not None
     ratio = found.fit.value / expected if expected else float("inf")
     evidence |= {"ratio": ratio, "expected": expected}
+    if found.unless and expected:
+        message = f"{text}; {who} says {number(expected)}, which may be as it should: {found.unless}"
+        return evidence.cannot_tell(message, fix="give the run's configuration with --config")
     causes = ["the coefficient is not passed on, or passed twice", "the logged KL is not the KL of the penalty"]
     whole = [n for n in range(2, 129) if abs(ratio * n - 1) < 0.02 or abs(ratio / n - 1) < 0.02]
     if whole:

@@ -53,7 +53,7 @@ def controller(view: LogView, level: float) -> Finding:
     if not c.size:
         if adaptive:
             return evidence.cannot_tell("adaptive, and the coefficient is not logged")
-        return evidence.ok("no adaptive controller is stated")
+        return evidence.ok("no adaptive controller is stated: nothing moves the coefficient")
     return _path(view, adaptive, target, evidence)
 
 
@@ -119,4 +119,4 @@ def _path(view: LogView, adaptive: bool, target: float | None, evidence: Evidenc
                 "the option is not read: the controller is fixed",
                 fix="check which controller is built",
             )
-    return evidence.ok(path if not still else f"the coefficient stays at {number(first)}")
+    return evidence.ok(f"the coefficient stays at {number(first)}" if still else f"{path}: it does not run away")

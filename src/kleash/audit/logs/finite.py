@@ -86,7 +86,7 @@ def _missing(view: LogView, key: str) -> set[int]:
 
 def _kind(key: str) -> str:
     found = KIND.match(key.lower())
-    return "" if found is None else found[0]
+    return "" if found is None or found[0] == "train" else found[0]
 
 
 def _never_computed(view: LogView, key: str) -> bool:

@@ -29,6 +29,8 @@ __all__ = ["collapse", "kl_growth", "kl_jump", "kl_spike", "resume"]
 JUMP, SPIKE, FALL = 10.0, 100.0, 10.0
 FLOOR_TOKEN, FLOOR_ANSWER = 0.02, 1.0
 """KL below this is early training: there any factor is a matter of course."""
+FEW, GIVE = 6, "give six rows or more"
+"""Rows that hold no fall, jump or spike say nothing if they are fewer: each is told from rows before and after it."""
 IMPOSSIBLE = 20.0
 """Nats per token above which no mean of a language model's log ratios lies (exp(-20) is one token in 5e8)."""
 CHEAP = 0.25
@@ -52,6 +54,8 @@ def resume(view: LogView, level: float) -> Finding:
         cut = f"{view.kl.key if view.kl else 'kl'} is exactly 0 in {zeros} rows of the second half"
         text = f"{cut}: an estimate that is clamped at 0 says nothing of the distance there"
         return evidence.cannot_tell(text, fix="log the KL of sampled answers")
+    if found is None and x.size < FEW and segments == 1:
+        return evidence.cannot_tell(f"{x.size} rows with a KL", fix=GIVE)
     if found is None:
         return evidence.ok(
             f"no tenfold change of the KL at {segments - 1} restarts"
@@ -106,7 +110,7 @@ def kl_jump(view: LogView, level: float) -> Finding:
     """
     x, floor = view.per_token, view.level(FLOOR_TOKEN, FLOOR_ANSWER)
     if x.size < 2:
-        return cannot_tell(f"{x.size} rows with a KL", fix="give several rows")
+        return cannot_tell(f"{x.size} rows with a KL", fix=GIVE)
     worst, at, before = 0.0, -1, 0.0
     for i in np.flatnonzero(x.values[1:] >= JUMP * x.values[:-1]) + 1:
         past = np.abs(x.values[max(0, i - 8) : i])
@@ -127,6 +131,8 @@ def kl_jump(view: LogView, level: float) -> Finding:
             worst, at, before = factor, int(i), base
     unit = "nats per token" if view.token_unit else "nats per answer"
     evidence = Evidence(factor=worst if at >= 0 else None, limit=JUMP, unit=unit)
+    if at < 0 and x.size < FEW:
+        return evidence.cannot_tell(f"{x.size} rows with a KL", fix=GIVE)
     if at < 0 or worst < JUMP:
         return evidence.ok(f"no row is {number(JUMP)} times the rows before it")
     evidence |= {"step": float(x.step[at]), "before": before, "kl": float(x.values[at])}
@@ -180,8 +186,8 @@ def kl_spike(view: LogView, level: float) -> Finding:
     if view.token_unit and x.values[top] > IMPOSSIBLE:
         text = f"KL {number(x.values[top])} nats per token at step {x.step[top]:g}: no mean of log ratios is that"
         return evidence.problem(text, *causes, fix=fix)
-    if x.size < 6:
-        return evidence.cannot_tell(f"{x.size} rows with a KL", fix="give six rows or more")
+    if x.size < FEW:
+        return evidence.cannot_tell(f"{x.size} rows with a KL", fix=GIVE)
     least = minimum_filter1d(x.values, 11, mode="nearest")
     for i in np.flatnonzero((x.values >= floor) & (x.values > SPIKE * least)):
         around = np.concatenate([x.values[max(0, i - 5) : i], x.values[i + 1 : i + 6]])
@@ -222,10 +228,10 @@ def kl_growth(view: LogView, level: float) -> Finding:
     own = Series(
         rows=x.rows[positive], step=x.step[positive], segment=x.segment[positive], values=np.log(x.values[positive])
     )
-    early = _stretch(view, own, (0.1, 0.3), (0.4, 0.6), level)
     late = _stretch(view, own, (0.4, 0.6), (0.8, 1.0), level)
-    wild = early["runs_away"] and early["kl_end"] > view.level(1.0, 50.0)
-    found, where = (early, "before the middle") if wild else (late, "from the middle to the end")
+    before = [_stretch(view, own, *shares, level) for shares in (((0.1, 0.3), (0.4, 0.6)), ((0.0, 0.1), (0.25, 0.45)))]
+    wild = [early for early in before if early["runs_away"] and early["kl_end"] > view.level(1.0, 50.0)]
+    found, where = (wild[0], "before the middle") if wild else (late, "from the middle to the end")
     evidence |= {name: value for name, value in found.items() if name != "runs_away"} | {"level": level}
     judge, error = found["reward_gain"], found["reward_gain_se"]
     grew = f"KL grew {number(found['rise'])} times {where}{told}"
@@ -261,7 +267,7 @@ def _stretch(view: LogView, logs: Series, before: Share, after: Share, level: fl
     if r.size < 10:
         return found | {"reward_gain": None, "reward_gain_se": None, "reward_gain_due": None}
     first, middle, last = r.window(0.0, a), r.window(a, b), r.window(c, d)
-    earned = max(float(middle.mean() - first.mean()), 0.0)
+    earned = max(float(middle.mean() - first.mean()), 0.0) if a > 0 else 0.0  # one row earns nothing measurable
     return found | {
         "reward_gain": float(last.mean() - middle.mean()),
         "reward_gain_se": math.hypot(r.error(middle.size), r.error(last.size)),

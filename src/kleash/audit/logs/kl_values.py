@@ -136,7 +136,7 @@ def kl_zero(view: LogView, level: float) -> Finding:
     places = view.log.decimals.get(view.kl.key, -1)
     evidence = Evidence(rows=int(x.size), largest=float(np.abs(x).max()), decimals=places)
     if np.abs(x).max() > 0:
-        return evidence.ok(f"the KL reaches {number(np.abs(x).max())}")
+        return evidence.ok(f"the KL reaches {number(np.abs(x).max())}: not 0 throughout")
     if 1 < places < 5:
         message = f"{view.kl.key} prints as 0 with {places} decimals in every row"
         return evidence.cannot_tell(message, fix="log more digits")
@@ -163,7 +163,7 @@ def _dpo_zero(view: LogView, causes: tuple[str, ...], fix: str) -> Finding:
         return evidence.problem(
             f"the loss stays at ln 2 = .6931 ({number(x[-1])}): policy is reference", *causes, fix=fix
         )
-    return evidence.ok(f"the loss leaves ln 2 ({number(x[-1])})")
+    return evidence.ok(f"the loss leaves ln 2 ({number(x[-1])}): not still")
 
 
 SOON = 20

@@ -28,7 +28,9 @@ class Recovered:
     """A coefficient from an identity of the log, or the reason why there is none.
 
     ``holds``: the rows agree, so the identity holds; ``factor`` widens the interval where it is approximate. ``place``
-    says where the identity finds the penalty.
+    says where the identity finds the penalty. ``shares``: What the loss may be divided down to, as factors of the
+    coefficient: (1,) where it is logged as it is. ``unless``: What else would explain another value, and was not said.
+    ``each_row``: Whether the identity is one of every row, not of some or of their means.
     """
 
     identity: str
@@ -38,6 +40,9 @@ class Recovered:
     place: str = "loss"
     factor: float = 1.0
     relative: float = 0.0
+    shares: tuple[float, ...] = (1.0,)
+    unless: str = ""
+    each_row: bool = True
 
     @property
     def lo(self) -> float:
@@ -64,8 +69,8 @@ class Recovered:
         return self.fit is not None and self.holds and not self.lo <= 0 <= self.hi
 
     def fits(self, value: float) -> bool:
-        """Whether a coefficient is inside the interval."""
-        return self.lo <= value <= self.hi
+        """Whether a coefficient, or a share of it that the loss may be divided down to, is inside the interval."""
+        return any(self.lo <= share * value <= self.hi for share in self.shares)
 
 
 def none(identity: str, reason: str) -> Recovered:

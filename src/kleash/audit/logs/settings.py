@@ -17,6 +17,8 @@ _MOVES = ("sync_ref_model", "ref_policy_update_freq", "ref_update_interval")
 _GENERAL = {
     "entropy": Option(names=("entropy_coeff", "entropy_coef", "entropy_loss_coef")),
     "batch": Option(names=("train_batch_size", "rollout_batch_size", "batch_size")),
+    "accumulation": Option(names=("gradient_accumulation_steps",)),
+    "generation": Option(names=("steps_per_generation",)),
     **{name: Option(default=False) for name in _MOVES},
 }
 """Options that mean the same wherever they are found."""
@@ -27,8 +29,9 @@ class Settings(Penalty):
     """What the configuration states of the penalty, and around it; None where it says nothing.
 
     ``beta``, ``beta_key``: The coefficient, and the name it was found under. ``placement``: As declared.
-    ``entropy_coefficient``, ``batch``: Weight of an entropy bonus; answers per batch. ``reference_moves``: The option
-    that lets the reference follow the policy, if one is on.
+    ``entropy_coefficient``, ``batch``: Weight of an entropy bonus; answers per batch. ``window``: Share of the answers
+    drawn at once that one update takes (gradient accumulation steps over steps per generation). ``reference_moves``:
+    The option that lets the reference follow the policy, if one is on.
     """
 
     beta: float | None = None
@@ -36,6 +39,7 @@ class Settings(Penalty):
     placement: str | None = None
     entropy_coefficient: float | None = None
     batch: int | None = None
+    window: float | None = None
     reference_moves: str | None = None
 
 
@@ -67,6 +71,7 @@ def settings_of(trainer: str | None, config: Mapping[str, Any] | None, declared:
         "beta_key": names.get(penalty.coefficient or ""),
         "entropy_coefficient": values["entropy"],
         "batch": None if values["batch"] is None else int(values["batch"]),
+        "window": _window(values["accumulation"], values["generation"]),
         "reference_moves": next((name for name in _MOVES if values[name]), None),
     }
     if declared.beta is not None:
@@ -78,3 +83,9 @@ def settings_of(trainer: str | None, config: Mapping[str, Any] | None, declared:
         found |= {"placement": place, "in_loss": place.startswith("loss"), "in_reward": place.startswith("reward")}
         found["with_ratio"] = place == "loss-with-ratio"
     return Settings(**found)
+
+
+def _window(accumulation: Any, generation: Any) -> float | None:
+    """The share, where both numbers are stated and positive."""
+    both = accumulation is not None and generation is not None and accumulation > 0 and generation > 0
+    return float(accumulation) / float(generation) if both else None

@@ -47,7 +47,12 @@ def kl_unit(view: LogView, level: float) -> Finding:
     found, stated = recover(view), view.settings.beta
     if stated is None and view.coefficient.size:
         stated = float(view.coefficient.values[0])
-    if found.resolved and found.fit is not None and stated and not found.fits(stated) and found.factor == 1.0:
+    if (
+        found.resolved
+        and found.fit is not None
+        and stated
+        and not (found.fits(stated) or found.unless or found.factor != 1.0)
+    ):
         ratio = found.fit.value / stated
         evidence |= {"ratio": ratio}
         fix = "correct the unit in the mapping, or divide the column by the coefficient, before anything is compared"
@@ -94,7 +99,7 @@ def loss_explained(view: LogView, level: float) -> Finding:
         return cannot_tell("no loss beside the KL")
     loss = np.asarray(view.log.raw[key])
     evidence = Evidence(identity=found.identity)
-    whole = view.trainer.identity.kind == "loss"
+    whole = view.trainer.identity.kind == "loss" and found.each_row
     if whole and found.fit is not None and found.fit.slack <= 0.05:
         bound = found.fit.hi
         evidence |= {"beta": found.fit.value, "beta_hi": bound}

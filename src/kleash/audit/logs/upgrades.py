@@ -44,7 +44,7 @@ def upgrade(view: LogView, level: float) -> Finding:
             "a script written for an earlier version",
             fix=f"state {c.key[0]} if a penalty is wanted",
         )
-    text = f"{len(past)} changes up to {dotted(version)} rest on a default" if past else "none rests on a default"
+    text = f"{len(past)} changes up to {dotted(version)} rest on a default" if past else "no change rests on a default"
     return evidence.ok(text)
 
 
