@@ -104,6 +104,11 @@ class Run:
         self._write_record("finished", seed, inputs, results)
         self.lock.release()
 
+    def give_up(self, *, seed: int, results: Mapping[str, Any]) -> None:
+        """Write down what there is of a run that came to no table; it stays unfinished."""
+        self._write_record("unfinished", seed, (), results)
+        self.lock.release()
+
     def metrics(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl."""
         path = self.path / _METRICS

@@ -12,6 +12,19 @@ import pytest
 from kleash.cli._signals import Ended, unwinding
 
 COMMAND = [sys.executable, "-c", "from kleash.cli import main; main()"]
+NAMES = ["SIGINT", "SIGTERM", "SIGHUP"]
+
+
+@pytest.fixture(autouse=True)
+def _as_in_a_terminal():
+    """In the background, or under nohup, some are ignored, and who is started then ignores them too."""
+    before = {name: signal.getsignal(getattr(signal, name)) for name in NAMES}
+    for name in NAMES:
+        default = signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL
+        signal.signal(getattr(signal, name), default)
+    yield
+    for name, handler in before.items():
+        signal.signal(getattr(signal, name), handler)
 
 
 def started(*arguments):
@@ -24,7 +37,7 @@ def ends_as(process, number):
     return err
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_sweep_that_is_ended_can_be_taken_up(tmp_path, name):
     folder = tmp_path / "r"
     process = started("sweep", "--beta", "1", "--seeds", "200", "--out", str(folder))
