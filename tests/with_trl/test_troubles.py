@@ -239,6 +239,7 @@ def test_a_measurement_that_fails_leaves_a_gap(tmp_path: Path, monkeypatch, unha
     if not when:
         lines = (run.callback.folder / "rollouts.jsonl").read_text().splitlines()
         assert {json.loads(line)["source"] for line in lines} == {"step 3", "step 6"}
+        assert not (run.callback.folder / "scored.jsonl").exists()  # nobody is asked for answers of another policy
 
 
 def test_weights_that_are_restored_and_cannot_be_measured_anew_have_their_first_numbers(tmp_path: Path):
