@@ -8,6 +8,9 @@ and, where the exact optimum is known, ``optimum.json`` (the same table for it).
 A long run also appends to ``metrics.jsonl`` as it goes and keeps ``checkpoint.safetensors``. A checkpoint knows how
 long ``metrics.jsonl`` was when it was made; whoever goes on from it cuts the file back to that length, so that a kill
 at any moment leaves no row twice and none torn.
+
+Who writes to a folder holds ``run.lock`` in it (:mod:`kleash._lock`) until the run is finished or given up: a second
+writer is refused with the first one's process and host. Reading needs no lock and changes nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,6 +28,7 @@ import numpy as np
 
 from kleash import _files
 from kleash._checks import message
+from kleash._lock import Lock
 from kleash._version import version
 from kleash.envelope import SCHEMA, check_schema
 from kleash.errors import ConfigError, DataError, KleashError, MissingFileError, OptionError
@@ -32,10 +37,10 @@ from kleash.frontier import Frontier
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Checkpoint", "Run", "json_lines", "open_run", "read_run"]
+__all__ = ["Checkpoint", "Run", "json_lines", "open_run", "read_run", "written_alone"]
 
 _RECORD, _METRICS, _FRONTIER, _OPTIMUM = "run.json", "metrics.jsonl", "frontier.parquet", "optimum.json"
-_CHECKPOINT = "checkpoint.safetensors"
+_CHECKPOINT, _LOCK = "checkpoint.safetensors", "run.lock"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -48,7 +53,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run folder that was looked at; nothing is written before :meth:`begin`.
+    """A run folder that was looked at; nothing is written before :meth:`begin`, but the lock of one to go on with.
 
     ``state`` is ``new``, ``interrupted`` (begun and not finished) or ``finished``; ``record`` is the content of
     run.json, ``config`` what this run is asked to do, ``versions`` those of further libraries, for the record.
@@ -60,10 +65,18 @@ class Run:
     state: Literal["new", "interrupted", "finished"]
     record: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+    lock: Lock = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lock", Lock(self.path / _LOCK, what=f"{self.path}"))
 
     def begin(self, *, seed: int, inputs: Iterable[Mapping[str, Any]] = ()) -> None:
-        """Make the folder and mark it as running."""
+        """Make the folder, hold its lock and mark it as running; an `OptionError` if another has it."""
         _files.make_folder(self.path)
+        self.lock.take()
+        if self.state == "new" and (self.path / _RECORD).exists():
+            self.lock.release()
+            raise _a_run_there(self.path)
         self._clear()
         self._write_record("running", seed, inputs, {})
 
@@ -89,6 +102,12 @@ class Run:
         if optimum is not None:
             optimum.save(self.path / _OPTIMUM)
         self._write_record("finished", seed, inputs, results)
+        self.lock.release()
+
+    def give_up(self, *, seed: int, results: Mapping[str, Any]) -> None:
+        """Write down what there is of a run that came to no table; it stays unfinished."""
+        self._write_record("unfinished", seed, (), results)
+        self.lock.release()
 
     def metrics(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl."""
@@ -132,15 +151,17 @@ class Run:
         _files.write_atomic(self.path / _CHECKPOINT, save(dict(arrays), metadata={"kleash": told}))
 
     def load_checkpoint(self) -> Checkpoint | None:
-        """The checkpoint, with metrics.jsonl cut back to where it was; None, and no metrics, where there is none yet.
+        """The checkpoint; None where there is none yet.
 
+        Whoever holds the lock finds metrics.jsonl cut back to where it was then, and none where there is no checkpoint.
         A DataError where it cannot be read, or metrics.jsonl is shorter than it was.
         """
         from safetensors import SafetensorError, safe_open
 
         metrics, path = self.path / _METRICS, self.path / _CHECKPOINT
         if not path.exists():
-            metrics.unlink(missing_ok=True)
+            if self.lock.held:
+                metrics.unlink(missing_ok=True)
             return None
         try:
             with safe_open(path, framework="numpy") as file:
@@ -153,7 +174,7 @@ class Run:
         if there < size:
             told_sizes = message("size", expected=f"at least {size} bytes as the checkpoint says", got=there)
             raise DataError(told_sizes, path=metrics)
-        if self.state != "finished":
+        if self.lock.held:
             os.truncate(metrics, size)
         return Checkpoint(step=step, arrays=arrays)
 
@@ -190,26 +211,27 @@ def open_run(
     resume: bool = False,
     versions: Mapping[str, str] | None = None,
 ) -> Run:
-    """Look at the folder a run is to be written to, and refuse one that it may not touch; writes nothing.
+    """Look at the folder a run is to be written to, and refuse one that it may not touch; writes nothing but a lock.
 
     It does not exist, is empty, or (with ``resume``) holds a run of the same ``kind`` and of an equal ``config``, plain
     data that settles the result. ``versions`` are those of libraries beyond Python and numpy, for the record. Raises
-    `OptionError`: The folder holds something else, or a run and ``resume`` was not asked for. `ConfigError`: The run
-    there has another configuration; the message names the first difference.
+    `OptionError`: The folder holds something else, a run that is being written, or a run and ``resume`` was not asked
+    for. `ConfigError`: The run there has another configuration; the message names the first difference.
+
+    A run to go on with is locked from here on (`written_alone` lets go), a new one from :meth:`Run.begin` on.
     """
     path = Path(path)
     wanted = json.loads(_files.dump_json(dict(config)))
     if path.exists() and not path.is_dir():
         raise OptionError(message(f"{path}", expected="a folder for the run", got="a file"))
-    if not path.exists() or all(_files.is_unfinished(file) for file in path.iterdir()):
+    if not path.exists() or all(file.name == _LOCK or _files.is_unfinished(file) for file in path.iterdir()):
         return Run(path=path, kind=kind, config=wanted, state="new", versions=versions or {})
     if not (path / _RECORD).exists():
         fix = "name another folder"
         raise OptionError(message(f"{path}", expected="a new or empty folder, or a run", got="other files", fix=fix))
     if not resume:
-        fix = "--resume goes on with it, another --out starts afresh"
-        raise OptionError(message(f"{path}", expected="a new or empty folder", got="a run", fix=fix))
-    run = read_run(path)
+        raise _a_run_there(path)
+    run = replace(read_run(path), versions=versions or {})
     if run.kind != kind:
         raise ConfigError(message(f"{path}", expected=f"a {kind}", got=f"a {run.kind}", fix="name another --out"))
     if run.config != wanted:
@@ -217,8 +239,39 @@ def open_run(
         there, here = (f"{name} {_files.dump_json(c.get(name))}" for c in (run.config, wanted))
         fix = "name another --out, or ask for the same"
         raise ConfigError(message(f"{path}", expected=f"{there} as in its run.json", got=here, fix=fix))
-    run._clear()
-    return replace(run, versions=versions or {})
+    if run.state == "finished":
+        if run.lock.path.exists():  # a kill between the last record and the lock's end
+            with suppress(KleashError), written_alone(run):
+                run.lock.take()
+        return run
+    run.lock.take()
+    try:
+        if read_run(path).state == "finished":  # by another, between the first look and the lock
+            run.lock.release()
+            return open_run(path, kind=kind, config=config, resume=True, versions=versions)
+        run._clear()
+    except BaseException:
+        run.lock.release()
+        raise
+    return run
+
+
+@contextmanager
+def written_alone(run: Run | None, *, further: bool = False) -> Iterator[None]:
+    """Let go of a run's lock at the end of the block, with ``further`` only if it fails; nothing to do for None."""
+    try:
+        yield
+    except BaseException:
+        further = False
+        raise
+    finally:
+        if run is not None and not further:
+            run.lock.release()
+
+
+def _a_run_there(path: Path) -> OptionError:
+    fix = "--resume goes on with it, another --out starts afresh"
+    return OptionError(message(f"{path}", expected="a new or empty folder", got="a run", fix=fix))
 
 
 def read_run(path: str | Path) -> Run:

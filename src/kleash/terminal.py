@@ -136,7 +136,13 @@ def frontier_table(
     A number has three or four digits, by the largest of its column; a standard error that would print as 0 is left out.
     """
     marks = _marks(frontier, verdict, yours)
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=status, header_style="bold")
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0) if status else (0, 1),
+        header_style="bold",
+    )
     if marks:
         table.add_column("", no_wrap=True, min_width=2)
     table.add_column("Beta", justify="right", no_wrap=True)

@@ -2,8 +2,10 @@
 
 import json
 import multiprocessing
+import os
 import random
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import polars as pl
 import pytest
@@ -13,7 +15,7 @@ pytest.importorskip("transformers")
 
 from pantry import LENGTH, PROMPTS, in_another_process, salt, save_model, variety  # noqa: E402
 
-from kleash.errors import DataError, KleashError, OptionError  # noqa: E402
+from kleash.errors import DataError, OptionError  # noqa: E402
 from kleash.sampling.journal import Answer, Journal  # noqa: E402
 from kleash.sampling.run import sample  # noqa: E402
 
@@ -132,9 +134,13 @@ def test_draws_of_other_settings_are_not_mixed(model, tmp_path, changes, match):
 
 def test_two_at_one_journal_are_one_too_many(tmp_path):
     journal = Journal.opened(tmp_path / "j", asked={}, resume=False)
-    with pytest.raises(KleashError, match="another process"):
-        Journal.opened(tmp_path / "j", asked={}, resume=True)
+    with ThreadPoolExecutor(1) as pool:
+        for resume in (True, False):
+            second = pool.submit(Journal.opened, tmp_path / "j", asked={}, resume=resume)
+            with pytest.raises(OptionError, match=f"got process {os.getpid()} on "):
+                second.result()
     journal.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["j"]
 
 
 def raises(prompts, completions, **columns):

@@ -1,11 +1,14 @@
 """A small training run that tests share, in this process or in one that can be killed."""
 
+import os
+import signal
 import sys
 from dataclasses import fields, replace
 
 import torch
 from tiny import tiny
 
+from kleash.cli._signals import Ended, unwinding
 from kleash.errors import KleashError
 from kleash.train.asking import PromptSet, Task
 from kleash.train.lm import train_lm
@@ -55,15 +58,17 @@ def in_another_process(folder, options, calls):
     def telling(**columns):
         nonlocal count
         count += 1
-        if "interrupt" in options and count == 8:
-            raise KeyboardInterrupt
+        for name in {"SIGINT", "SIGTERM"} & set(options):
+            if count == 8:
+                os.kill(os.getpid(), getattr(signal, name))
         calls.send(count)
         return judge(**columns)
 
     try:
-        run(out=folder, judge=telling, resume="resume" in options, steps=STEPS)
-    except KeyboardInterrupt:
-        sys.exit(130)
+        with unwinding():
+            run(out=folder, judge=telling, resume="resume" in options, steps=STEPS)
+    except Ended as stop:
+        sys.exit(128 + stop.number)
     except KleashError as error:
         print(error, file=sys.stderr)
         sys.exit(2)

@@ -75,8 +75,10 @@ def test_after_ten_kills_at_any_time_too(unbroken, tmp_path):
     assert contents(folder) == unbroken
 
 
-def test_ctrl_c_keeps_the_steps_done(unbroken, tmp_path):
-    assert go(tmp_path / "r", "interrupt") == (130, 7)
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_keeps_the_steps_done(unbroken, tmp_path, name):
+    assert go(tmp_path / "r", name) == (128 + getattr(signal, name), 7)
+    assert not (tmp_path / "r" / "run.lock").exists()
     assert read_run(tmp_path / "r").load_checkpoint().step == 7  # the eighth was under way; every third is kept anyway
     assert go(tmp_path / "r", "resume") == (0, STEPS - 7 + 2)
     assert contents(tmp_path / "r") == unbroken

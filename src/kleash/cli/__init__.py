@@ -1,7 +1,7 @@
 """The command line: ``kleash COMMAND``. Each command is a thin file of its own, loaded when it is called.
 
-Exit codes: 0 good, 1 a check failed, 2 wrong use, bad input or an unexpected error (one line on stderr), 130
-interrupted.
+Exit codes: 0 good, 1 a check failed, 2 wrong use, bad input or an unexpected error (one line on stderr), 128 and the
+number of the signal that ended it (130 interrupted, 143 terminated).
 """
 
 from __future__ import annotations
@@ -9,11 +9,15 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import signal
 import sys
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import click
+
+from kleash.cli._signals import Ended, unwinding
 
 __all__ = ["cli", "main"]
 
@@ -28,6 +32,9 @@ COMMANDS = {
     "play": ("kleash.cli.play", "Write the kitchen's dial page: turn the leash by hand."),
 }
 """Name -> module and one line of help, so that ``kleash --help`` loads none of them."""
+
+LONGEST = 1_000
+"""Characters of an error's one line; what is behind them is left out."""
 
 _STORY = """\
 \b
@@ -87,7 +94,10 @@ def _run(group: click.Group, arguments: list[str], prog_name: str) -> int:
 
     state = {"debug": False}
     try:
-        with group.make_context(prog_name, arguments, obj=state) as ctx:
+        noiseless = warnings.catch_warnings()
+        with unwinding(), group.make_context(prog_name, arguments, obj=state) as ctx, noiseless:
+            # a number that no float can be worked with, 1e300 say, makes no noise: what it leads to is said
+            warnings.simplefilter("ignore", RuntimeWarning)
             code = group.invoke(ctx)
         sys.stdout.flush()
         return int(code or 0)
@@ -98,8 +108,10 @@ def _run(group: click.Group, arguments: list[str], prog_name: str) -> int:
         return 0
     except (click.ClickException, KleashError) as error:
         return _stopped(2, _one_line(error), state)
-    except (KeyboardInterrupt, click.Abort):
-        return _stopped(130, "interrupted; a run that was given --out can be taken up with --resume", state)
+    except (KeyboardInterrupt, click.Abort) as stop:
+        said, number = (f"ended by {stop}", stop.number) if isinstance(stop, Ended) else ("interrupted", signal.SIGINT)
+        said = "interrupted" if number == signal.SIGINT else said
+        return _stopped(128 + number, f"{said}; a run that was given --out can be taken up with --resume", state)
     except BrokenPipeError:  # the reader has seen enough: be as quiet about it as any program that dies of SIGPIPE
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
@@ -115,6 +127,7 @@ def _stopped(code: int, text: str, state: Mapping[str, bool]) -> int:
 
         traceback.print_exc()
     plain = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)  # a path may hold escapes
+    plain = plain if len(plain) <= LONGEST else f"{plain[: LONGEST - 1]}…"  # so may a name of 50,000 letters
     print(f"kleash: {plain}", file=sys.stderr)  # noqa: T201
     return code
 

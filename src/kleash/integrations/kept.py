@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -33,9 +34,13 @@ class Kept:
     folder: Path
     decode: Any
     first: list[list[list[int]]] = field(default_factory=list)
+    _waiting: dict[str, str] = field(default_factory=dict)
 
-    def write(self, step: int, found: Mapping[str, Sequence[Any]]) -> None:
-        """Add the answers of a measurement: per prompt ``answers``, ``rewards``, ``golds``, and ``first`` if asked."""
+    def add(self, step: int, found: Mapping[str, Sequence[Any]]) -> None:
+        """Have the answers of a measurement wait for :meth:`flush`.
+
+        ``found`` holds per prompt ``answers``, ``rewards``, ``golds``, and ``first`` if asked.
+        """
         source = _name(step, found["answers"])
         rows = [
             {
@@ -52,20 +57,40 @@ class Kept:
             for i, answers in enumerate(found["answers"])
             for k, answer in enumerate(answers)
         ]
-        self._append(ROLLOUTS, [{key: value for key, value in row.items() if value is not None} for row in rows])
+        self._wait(ROLLOUTS, [{key: value for key, value in row.items() if value is not None} for row in rows])
         if self.first and step:
             ratios = [ratio for row in found["first"] for ratio in row]
-            self._append(SCORED, [{"step": step, "source": source, "log_ratio": ratios}])
+            self._wait(SCORED, [{"step": step, "source": source, "log_ratio": ratios}])
 
-    def _append(self, name: str, rows: list[dict[str, Any]]) -> None:
-        with open(self.folder / name, "a", encoding="utf-8") as file:
-            file.write(json_lines(rows))
+    def flush(self) -> None:
+        """Write the lines that wait, those too that a full disk kept waiting; an `OSError` leaves them waiting."""
+        for name in list(self._waiting):
+            self._append(name)
+            del self._waiting[name]
+
+    def _wait(self, name: str, rows: list[dict[str, Any]]) -> None:
+        self._waiting[name] = self._waiting.get(name, "") + json_lines(rows)
+
+    def _append(self, name: str) -> None:
+        """Add the lines whole or not at all."""
+        path = self.folder / name
+        rest = memoryview(self._waiting[name].encode())
+        with open(path, "ab", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            try:
+                while rest:
+                    rest = rest[file.write(rest) :]
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.truncate(path, size)
+                raise
 
     def cut_back(self, *, step: int) -> None:
         """Cut the files back to steps up to ``step``: the rest is drawn again after a resume. Read the first answers.
 
         A last line that a kill has torn goes with them.
         """
+        self._waiting.clear()
         for name in (ROLLOUTS, SCORED):
             if (self.folder / name).exists():
                 _cut_back(self.folder / name, step=step)

@@ -92,16 +92,30 @@ def score(
             log_metric=_ignore,
             **columns,
         )
+        if not hasattr(values, "__len__") or isinstance(values, str | bytes | Mapping):
+            raise DataError(message(_name(function), expected="a score per answer", got=type(values).__name__))
         if len(values) != len(answers):
             got = f"{len(values)} scores for {len(answers)} answers"
             raise DataError(message(_name(function), expected="a score per answer", got=got))
         for i, value in enumerate(values):
-            if value is None or math.isnan(value):
-                continue
-            if math.isinf(value):
-                raise DataError(message(_name(function), expected="finite scores, or None", got=f"{value}"))
-            total[i] = (total[i] or 0.0) + weight * float(value)
+            number = _number(value, function)
+            if number is not None:
+                total[i] = (total[i] or 0.0) + weight * number
     return total
+
+
+def _number(value: Any, function: Any) -> float | None:
+    """A score as a number, None where there is none (NaN too)."""
+    if value is None:
+        return None
+    try:
+        number = math.nan if isinstance(value, str | bytes) else float(value)
+        wrong = isinstance(value, str | bytes) or math.isinf(number)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        number, wrong = math.nan, True
+    if wrong:
+        raise DataError(message(_name(function), expected="finite scores, or None", got=_checks.short(value)))
+    return None if math.isnan(number) else number
 
 
 def _plain(function: Any) -> bool:

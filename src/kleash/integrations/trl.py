@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from transformers import Trainer, TrainerCallback
 
-from kleash import _checks, _files
+from kleash import _checks
 from kleash._checks import message
-from kleash.errors import ConfigError, DataError, OptionError
+from kleash.errors import KleashError, OptionError
+from kleash.integrations.folder import Watched
 from kleash.integrations.kept import Kept
-from kleash.integrations.measure import Answer, Reference, full_kl_of, sample_answers
+from kleash.integrations.measure import Reference
 from kleash.integrations.peak import GoldPeak
+from kleash.integrations.probe import QUANTITIES, Probe
 from kleash.integrations.prompts import end_ids, prompt_rows, token_ids
-from kleash.integrations.records import array, frontier_of, mean, mean_se
-from kleash.integrations.scores import choose, score
+from kleash.integrations.records import array, frontier_of, mean_se
+from kleash.integrations.scores import choose
+from kleash.integrations.troubles import Troubles
 from kleash.integrations.versions import measurable, require_trl
-from kleash.runs import Run, json_lines, open_run
 
 if TYPE_CHECKING:
     from kleash.frontier import Frontier
 
 __all__ = ["KleashCallback"]
 
-_QUANTITIES = ("reward", "gold", "kl", "length")
-_PROMPTS = "prompts.jsonl"
 _ANEW, _FIRST = 1_000_003, 2_000_003
 """Added to the seed where answers must be others than those of all measurements: of the weights handed over, and of
 step 0, whose answers stand for the reference beside those of later policies."""
 _PLAIN = {"top_k": 0, "top_p": 1.0, "min_p": None, "repetition_penalty": 1.0}
-_SAME_REFERENCE = 0.05  # nats by which a reference asked again may differ: bf16 and other machines stay below
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -80,6 +77,9 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
         Of the answers drawn for measuring.
     batch
         Answers per forward pass; default: the trainer's ``per_device_eval_batch_size``.
+    strict
+        Let what goes wrong in a measurement (a gold that fails, a full disk) end the training, as an error of its own.
+        By default it is kept in ``troubles``, told once, and the training goes on.
 
     Raises
     ------
@@ -116,12 +116,13 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
     dump: bool = True
     seed: int = 0
     batch: int | None = None
+    strict: bool = False
     metrics: list[dict[str, Any]] = field(init=False, default_factory=list)
     by_prompt: list[dict[str, Any]] = field(init=False, default_factory=list)
     stopped_at: int | None = field(init=False, default=None)
     _best: tuple[int, list[Any]] | None = field(init=False, default=None)
     _handed_over: dict[str, Any] | None = field(init=False, default=None)
-    _run: Run | None = field(init=False, default=None)
+    _folder: Watched | None = field(init=False, default=None)
     _watch: GoldPeak | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -147,6 +148,21 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
         self.model = trainer.accelerator.unwrap_model(trainer.model)
         self.reference = Reference(self.model, frozen=still)
         self.kept = Kept(folder=self.folder, decode=self._text)
+        self.troubles = Troubles(strict=self.strict)
+        self.probe = Probe(
+            trainer=trainer,
+            model=self.model,
+            reference=self.reference,
+            tokenizer=self.tokenizer,
+            end_ids=self.end_ids,
+            rows=self.rows,
+            prompt_ids=self.prompt_ids,
+            functions=self.functions,
+            n_answers=self.n_answers,
+            longest=self.longest,
+            temperature=self.temperature,
+            at_a_time=self.at_a_time,
+        )
 
     # ------------------------------------------------------------------------------------------------ what TRL calls
 
@@ -155,7 +171,16 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
         looks = max(2, math.ceil(state.max_steps / self.every) + 1)
         self._watch = GoldPeak(looks=looks, patience=self.patience, false_alarm=self.false_alarm)
         if state.is_world_process_zero:
-            self._open(resumed=state.global_step > 0, step=state.global_step)
+            self._folder = Watched(
+                path=self.folder, kept=self.kept, troubles=self.troubles, seed=self.seed, versions=self.versions
+            )
+            rows = self._folder.open(
+                self._settings(),
+                fingerprint=lambda: self.reference.fingerprint(self.prompt_ids[0]),
+                resumed=state.global_step > 0,
+                step=state.global_step,
+            )
+            self.metrics, self.by_prompt = rows
         shared = [self.metrics, self.by_prompt, self.kept.first]
         self.metrics, self.by_prompt, self.kept.first = self._from_main(shared)
         for row in self.by_prompt if self.functions.gold is not None else []:
@@ -176,21 +201,23 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
             for p, kept in zip(self._trained(), self._best[1], strict=True):
                 p.data.copy_(kept)
             # The best of many measurements was also the luckiest: what is handed over is measured anew.
-            self._handed_over = {"step": self._best[0], **self.measure(seed=self.seed + _ANEW)}
-        if self._run is not None:
-            lacking = self.kept.forecast(seed=self.seed) if self.dump else None
-            results = {
-                "trainer": self.kind,
-                "gold": self.functions.gold_name,
-                "stopped_at": self.stopped_at,
-                "best_step": self._watch.best_step
-                if self._watch is not None and self.functions.gold is not None
-                else None,
-                "restored": None if self._best is None else self._best[0],
-                "reference_fingerprint": self.reference.fingerprint(self.prompt_ids[0]),
-                "notes": self._notes() + ([] if lacking is None else [lacking]),
-            }
-            self._run.finish(seed=self.seed, results=results, metrics=self.metrics, frontier=self.frontier())
+            with self.troubles.kept("measuring", step=state.global_step):
+                self._handed_over = {"step": self._best[0], **self._look(state.global_step, seed=self.seed + _ANEW)}
+        if self._folder is not None:
+            with self.troubles.kept("finishing the run", step=state.global_step):
+                self._folder.finish(self._results, self.metrics, self.frontier, dump=self.dump)
+
+    def _results(self) -> dict[str, Any]:
+        watched = self._watch is not None and self.functions.gold is not None
+        return {
+            "trainer": self.kind,
+            "gold": self.functions.gold_name,
+            "stopped_at": self.stopped_at,
+            "best_step": self._watch.best_step if self._watch is not None and watched else None,
+            "restored": None if self._best is None else self._best[0],
+            "reference_fingerprint": self.reference.fingerprint(self.prompt_ids[0]),
+            "notes": self._notes(),
+        }
 
     # ------------------------------------------------------------------------------------------------------ measuring
 
@@ -207,67 +234,14 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
         ``kl``: nats per answer, mean over the prompt's answers; ``reward`` and ``gold`` likewise, None where no answer
         of the prompt has one; ``answers``: a list of `kleash.integrations.measure.Answer` per prompt.
         """
-        from accelerate.utils import gather_object
+        return self.probe.look(seed=self.seed if seed is None else seed, first=self.kept.first, strict=True)[0]
 
-        accelerator = self.trainer.accelerator
-        mine = range(accelerator.process_index, len(self.rows), accelerator.num_processes)
-        share = [self._measure_prompts(list(mine), self.seed if seed is None else seed)] if mine else []
-        parts = gather_object(share) if accelerator.num_processes > 1 else share
-        merged = {key: [None] * len(self.rows) for key in (*_QUANTITIES, "answers", "rewards", "golds", "first")}
-        for part in parts:
-            for i, row in part.items():
-                for key, value in row.items():
-                    merged[key][i] = value
-        return merged
-
-    def _measure_prompts(self, which: list[int], seed: int) -> dict[int, dict[str, Any]]:
-        ids = [self.prompt_ids[i] for i in which]
-        drawn = sample_answers(
-            self.model,
-            ids,
-            n=self.n_answers,
-            max_new_tokens=self.longest,
-            temperature=self.temperature,
-            end_ids=self.end_ids,
-            pad_id=self.tokenizer.pad_token_id,
-            seed=seed + which[0],
-            batch=self.at_a_time,
-        )
-        flat_ids = [p for p in ids for _ in range(self.n_answers)]
-        flat = [a for answers in drawn for a in answers]
-        measured = self._asked(flat_ids, flat)
-        first = [a for i in which for a in self.kept.first[i]] if self.kept.first else []
-        again = self._asked(flat_ids, first) if first else []
-        asked: dict[str, Any] = {
-            "rows": [self.rows[i] for i in which for _ in range(self.n_answers)],
-            "answers": flat,
-            "tokenizer": self.tokenizer,
-            "state": self.trainer.state,
-        }
-        rewards = score(self.functions.judge, **asked)
-        gold = self.functions.gold
-        golds = score([] if gold is None else [(1.0, gold)], **asked)
-        found = {}
-        for k, i in enumerate(which):
-            at = slice(k * self.n_answers, (k + 1) * self.n_answers)
-            found[i] = {
-                "kl": float(np.mean([a.kl.sum() for a in measured[at]])),
-                "length": float(np.mean([len(a.ids) for a in measured[at]])),
-                "reward": mean(rewards[at]),
-                "gold": mean(golds[at]),
-                "answers": measured[at],
-                "rewards": rewards[at],
-                "golds": golds[at],
-                "first": [float(a.logp.sum() - a.ref_logp.sum()) for a in again[at]],
-            }
+    def _look(self, step: int, *, seed: int) -> dict[str, list[Any]]:
+        """The same, with the functions' faults among the troubles."""
+        found, faults = self.probe.look(seed=seed, first=self.kept.first, strict=self.strict)
+        for doing, error in faults:
+            self.troubles.note(doing, error, step=step)
         return found
-
-    def _asked(self, prompt_ids: list[list[int]], answers: list[list[int]]) -> list[Answer]:
-        """What policy and reference say of given answers."""
-        pad, batch = self.tokenizer.pad_token_id, self.at_a_time
-        return full_kl_of(
-            self.model, self.reference, prompt_ids, answers, temperature=self.temperature, pad_id=pad, batch=batch
-        )
 
     def _text(self, ids: list[int]) -> str:
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
@@ -275,24 +249,42 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
     def _measure(self, args: Any, state: Any, control: Any) -> None:
         if self.by_prompt and self.by_prompt[-1]["step"] == state.global_step:
             return
-        found = self.measure(seed=self.seed + (0 if self.by_prompt else _FIRST))
+        with self.troubles.kept("measuring", step=state.global_step):
+            self._take(
+                self._look(state.global_step, seed=self.seed + (0 if state.global_step else _FIRST)), args, state
+            )
+            self._told(control)
+            self._judged(state, control)
+        if state.is_world_process_zero and self._folder is not None:
+            self._folder.write(state.global_step, self.metrics, self.by_prompt)
+
+    def _take(self, found: dict[str, list[Any]], args: Any, state: Any) -> None:
+        """A measurement's rows; its answers go to the folder."""
         row: dict[str, Any] = {"step": state.global_step, "beta": self._beta(), "seed": args.seed}
-        for name in _QUANTITIES:
+        for name in QUANTITIES:
             row[name], row[f"{name}_se"] = mean_se(found[name])
         row |= {"n_prompts": len(self.rows), "n_answers": self.n_answers, "epoch": state.epoch}
         self.metrics.append(row)
-        self.by_prompt.append({"step": state.global_step, **{name: found[name] for name in _QUANTITIES}})
-        if state.is_world_process_zero:
-            self._write(state.global_step, found)
-        if self.dump and len(self.by_prompt) == 1:
+        self.by_prompt.append({"step": state.global_step, **{name: found[name] for name in QUANTITIES}})
+        if self.dump and state.is_world_process_zero and self._folder is not None:
+            self._folder.keep(state.global_step, found)
+        if self.dump and state.global_step == 0:
             self.kept.first = [[answer.ids for answer in row] for row in found["answers"]]
+
+    def _told(self, control: Any) -> None:
+        """The last measurement, in the trainer's log."""
+        row = self.metrics[-1]
         logged = {f"kleash/{k}": row[k] for k in ("kl", "kl_se", "reward", "reward_se", "gold", "gold_se", "length")}
         due = control.should_log  # the trainer's own log, which writing one here would call done
-        Trainer.log(self.trainer, {k: v for k, v in logged.items() if v is not None})
+        with self.troubles.kept("logging", step=row["step"]):
+            Trainer.log(self.trainer, {k: v for k, v in logged.items() if v is not None})
         control.should_log = due
-        if self.functions.gold is None or row["gold"] is None or self._watch is None:
+
+    def _judged(self, state: Any, control: Any) -> None:
+        """Whether true quality has peaked, after the last measurement."""
+        if self.functions.gold is None or self.metrics[-1]["gold"] is None or self._watch is None:
             return
-        peaked = self._watch.update(state.global_step, array(found["gold"]))
+        peaked = self._watch.update(state.global_step, array(self.by_prompt[-1]["gold"]))
         if self.restore_best and self._watch.best_step == state.global_step:
             self._best = (state.global_step, [p.detach().cpu().clone() for p in self._trained()])
         if self.stop_at_gold_peak and peaked:
@@ -301,27 +293,25 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
 
     # -------------------------------------------------------------------------------------------------------- writing
 
-    def _write(self, step: int, found: dict[str, list[Any]]) -> None:
-        for name, rows in (("metrics.jsonl", self.metrics), (_PROMPTS, self.by_prompt)):
-            _files.write_atomic(self.folder / name, json_lines(rows))
-        if self.dump:
-            self.kept.write(step, found)
-
     def frontier(self) -> Frontier:
         """The table of this run: one row against the reference; the policy of the last measurement, or the restored."""
-        if not self.by_prompt:
-            raise OptionError(message("run", expected="at least one measurement", got="none"))
-        row = self._handed_over or self.by_prompt[-1]
+        if not self.by_prompt or self.by_prompt[0]["step"] != 0:
+            raise KleashError(message("run", expected="a measurement of the reference, at step 0", got="none"))
+        row = self._last()
         provenance = {"trainers": [self.kind], "notes": self._notes(), "versions": self.versions}
         return frontier_of(self.by_prompt[0], row, beta=self._beta(), seed=self.seed, provenance=provenance)
 
     def _notes(self) -> list[str]:
-        row = self._handed_over or self.by_prompt[-1]
+        if not self.by_prompt:
+            return ["nothing could be measured", *self.troubles.notes()]
+        row = self._last()
         notes = ["beta is the trainer's coefficient, not the tilt's", f"KL and scores at step {row['step']}"]
         if self.stopped_at is not None and self._watch is not None:
             notes.append(f"stopped at step {self.stopped_at}: true quality was best at step {self._watch.best_step}")
         if self._handed_over is not None:
             notes.append("the weights of that step were restored, and measured anew")
+        elif self._best is not None:
+            notes.append("the weights of that step were restored; measuring them anew failed")
         elif self.restore_best:
             notes.append("no weights were restored: the best measurement lies before the checkpoint resumed from")
         odd = [
@@ -331,28 +321,14 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
         ]
         if odd:
             notes.append(f"the trainer samples with {', '.join(odd)}; the policy is measured without")
-        return notes
+        return notes + self.troubles.notes()
+
+    def _last(self) -> dict[str, Any]:
+        """The measurement of the policy that is handed over."""
+        best = None if self._best is None else [row for row in self.by_prompt if row["step"] == self._best[0]]
+        return self._handed_over or (best or self.by_prompt)[-1]
 
     # ------------------------------------------------------------------------------------------------------ beginning
-
-    def _open(self, *, resumed: bool, step: int) -> None:
-        """The run folder, with the rows up to the checkpoint's step; the reference must be the one it began with."""
-        there = (self.folder / "run.json").exists()
-        if there and not resumed:
-            fix = "name another output_dir or run_dir, or resume_from_checkpoint"
-            raise OptionError(message(f"{self.folder}", expected="a new folder", got="a run", fix=fix))
-        self._run = open_run(self.folder, kind="trl", config=self._config(), resume=there, versions=self.versions)
-        if resumed:
-            try:
-                for name, rows in (("metrics.jsonl", self.metrics), (_PROMPTS, self.by_prompt)):
-                    text = (self.folder / name).read_text(encoding="utf-8")
-                    rows[:] = [row for row in map(json.loads, text.splitlines()) if row["step"] <= step]
-            except FileNotFoundError:
-                fix = "begin the run with the callback: the reference's own scores are its first row"
-                wrong = message("run", expected="its measurements so far", got="none", fix=fix)
-                raise DataError(wrong, path=self.folder) from None
-        self.kept.cut_back(step=step)
-        self._run.begin(seed=self.seed)
 
     def _from_main(self, value: Any) -> Any:
         """The first process's value, on all: only it looks at the folder, which the others may be too late to see."""
@@ -362,16 +338,14 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
 
         return broadcast_object_list([value])[0]
 
-    def _config(self) -> dict[str, Any]:
+    def _settings(self) -> dict[str, Any]:
         """What settles the result, plain; a resumed run must have the same."""
         args = self.trainer.args
         names = ("num_generations", "scale_rewards", "loss_type", "use_bias_correction_kl", "learning_rate", "seed")
-        settings = {name: getattr(args, name) for name in names if hasattr(args, name)}
-        fingerprint = [round(x, 3) for x in self.reference.fingerprint(self.prompt_ids[0])]
-        here = {
+        return {
             "trainer": self.kind,
             "beta": self._beta(),
-            **settings,
+            **{name: getattr(args, name) for name in names if hasattr(args, name)},
             "gold": self.functions.gold_name,
             "n_prompts": len(self.rows),
             "n_answers": self.n_answers,
@@ -380,16 +354,7 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
             "temperature": self.temperature,
             "prompt_ids": self.prompt_ids[0],
             "measuring_seed": self.seed,
-            "reference": fingerprint,
         }
-        record = self.folder / "run.json"
-        if record.exists():
-            before = json.loads(record.read_text(encoding="utf-8"))["config"].get("reference", fingerprint)
-            if np.abs(np.subtract(before, fingerprint)).max() > _SAME_REFERENCE:
-                fix = "make the trainer with the model the run began with, not with a checkpoint"
-                raise ConfigError(message("reference", expected="the one the run began with", got="another", fix=fix))
-            here["reference"] = before
-        return here
 
     def _beta(self) -> float:
         beta = self.trainer.args.beta

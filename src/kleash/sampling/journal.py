@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from kleash import _checks, _files
+from kleash._lock import Lock
 from kleash.errors import DataError, KleashError, OptionError
 
 __all__ = ["Answer", "Journal"]
@@ -59,6 +60,7 @@ class Journal:
     answers: dict[tuple[str, int], Answer] = field(default_factory=dict)
     scores: dict[tuple[str, str, int], float] = field(default_factory=dict)
     _file: BinaryIO | None = None
+    _lock: Lock | None = None
 
     @classmethod
     def opened(cls, path: Path | None, *, asked: Mapping[str, Any], resume: bool) -> Journal:
@@ -81,22 +83,25 @@ class Journal:
         Raises
         ------
         OptionError
-            There is one and ``resume`` is false, or it was made with other settings.
+            There is one and ``resume`` is false, it was made with other settings, or another process is writing it.
         KleashError
-            Another process is writing it, or the system refuses.
+            The system refuses.
         """
         journal = cls(path=path)
         if path is None:
             return journal
-        if path.exists() and not resume:
-            fix = "go on with it by --resume (resume=True), or delete it"
-            raise OptionError(_checks.message(f"{path}", expected="no journal yet", got="one", fix=fix))
+        journal._lock = Lock(path.with_name(f"{path.name}.lock"), what=f"{path}")
+        journal._lock.take()
         try:
+            if path.exists() and not resume:
+                fix = "go on with it by --resume (resume=True), or delete it"
+                raise OptionError(_checks.message(f"{path}", expected="no journal yet", got="one", fix=fix))
             journal._file = open(path, "a+b")  # noqa: SIM115  closed by close()
             journal._begin(asked)
         except OSError as error:
+            journal.close()
             raise KleashError(f"{path}: cannot be written: {error.strerror or error}") from error
-        except KleashError:
+        except BaseException:
             journal.close()
             raise
         return journal
@@ -121,11 +126,11 @@ class Journal:
         if self._file is not None:
             self._file.close()
             self._file = None
+        if self._lock is not None:
+            self._lock.release()
 
     def _begin(self, asked: Mapping[str, Any]) -> None:
         assert self._file is not None
-        assert self.path is not None
-        _lock(self._file, self.path)
         whole = self._read(asked)
         self._file.truncate(whole)
         if not whole:
@@ -172,18 +177,3 @@ class Journal:
                 fix = "ask for the same, or write to another file"
                 was, now = before.get(name), asked[name]
                 raise OptionError(_checks.message(name, expected=f"{was!r} as in {self.path}", got=repr(now), fix=fix))
-
-
-def _lock(file: BinaryIO, path: Path) -> None:
-    """Two processes at one journal would draw everything twice; the lock goes with the process, however it ends."""
-    try:
-        import fcntl
-    except ImportError:  # not on Windows
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        fix = "wait for it, or end it"
-        raise KleashError(
-            _checks.message(f"{path}", expected="nobody else at it", got="another process", fix=fix)
-        ) from None

@@ -14,7 +14,7 @@ from kleash.errors import OptionError
 from kleash.estimates import Floats
 from kleash.forecasting.forecast import forecast
 from kleash.forecasting.result import Forecast
-from kleash.runs import Run, open_run
+from kleash.runs import Run, open_run, written_alone
 from kleash.samples import DIAL, REFERENCE, SAMPLES, Samples
 from kleash.train.lm_sweep import trained_recipes
 from kleash.train.own import world_samples
@@ -181,9 +181,10 @@ def ladder_recipes(
     given = dict(settings or {})
     config = {"world": "recipes", "settings": given, "answers": answers, "seed": seed, "steps": steps}
     run = opened(out, config=config, resume=resume, seed=seed)
-    folder = None if run is None else run.path
-    how = {"settings": given, "steps": steps, "progress": progress}
-    return climbed(_Recipes(each=each, seed=seed, folder=folder, how=how), run=run, seed=seed)
+    with written_alone(run):
+        folder = None if run is None else run.path
+        how = {"settings": given, "steps": steps, "progress": progress}
+        return climbed(_Recipes(each=each, seed=seed, folder=folder, how=how), run=run, seed=seed)
 
 
 class _Recipes:

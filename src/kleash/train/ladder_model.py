@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from kleash import _checks
+from kleash.runs import written_alone
 from kleash.samples import REFERENCE, Samples
 from kleash.train.adapters import attach
 from kleash.train.asking import Task
@@ -66,18 +67,19 @@ def ladder_model(
     model, task, named, inputs = loaded(config)
     asked = {"answers": size} | named | replace(training, beta=(1.0,)).settled()
     run = opened(out, config=asked, resume=resume, seed=training.seed, inputs=inputs)
-    climber = _Model(
-        world=model_name(config),
-        model=model,
-        task=task,
-        training=training,
-        each=each,
-        config=named,
-        folder=None if run is None else run.path,
-        inputs=inputs,
-        progress=progress,
-    )
-    return climbed(climber, run=run, seed=training.seed)
+    with written_alone(run):
+        climber = _Model(
+            world=model_name(config),
+            model=model,
+            task=task,
+            training=training,
+            each=each,
+            config=named,
+            folder=None if run is None else run.path,
+            inputs=inputs,
+            progress=progress,
+        )
+        return climbed(climber, run=run, seed=training.seed)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -140,16 +142,19 @@ class _Model:
             inputs=self.inputs,
             progress=self.progress,
         )
-        try:
-            self.values.append(run.adapters.values.detach().clone())
-            key = (Purpose.OWN, 0, 0)
-            drawn = answers_of(
-                run.sampler, self.task.measured, key=key, index=[number], samples=self.each, reference=False
-            )
-        finally:
-            run.adapters.detach()
-        self.asked[f"rung {number}"] = drawn
-        if run.origin != "read-back":
-            reference: Asked = self.asked[REFERENCE]
-            written(run, world=self.world, frontier=sampled_frontier(run, [reference.samples()]), inputs=self.inputs)
+        with written_alone(run.run):
+            try:
+                self.values.append(run.adapters.values.detach().clone())
+                key = (Purpose.OWN, 0, 0)
+                drawn = answers_of(
+                    run.sampler, self.task.measured, key=key, index=[number], samples=self.each, reference=False
+                )
+            finally:
+                run.adapters.detach()
+            self.asked[f"rung {number}"] = drawn
+            if run.origin != "read-back":
+                reference: Asked = self.asked[REFERENCE]
+                written(
+                    run, world=self.world, frontier=sampled_frontier(run, [reference.samples()]), inputs=self.inputs
+                )
         return beta

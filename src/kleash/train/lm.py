@@ -15,7 +15,7 @@ from kleash import _checks
 from kleash.errors import OptionError
 from kleash.estimates import Floats
 from kleash.kl import KLSpec
-from kleash.runs import Run, open_run
+from kleash.runs import Run, open_run, written_alone
 from kleash.train.adapters import GroupedLoRA, attach
 from kleash.train.asking import PromptSet, Task
 from kleash.train.batches import Sampler
@@ -55,7 +55,7 @@ class LMRun:
     kl_spec
         What ``kl`` means.
     run
-        The run folder, if there is one. It says ``running`` until its `finish` is called.
+        The run folder, if there is one. It says ``running``, and is locked, until its `finish` is called.
     origin
         ``trained``, ``resumed`` from a checkpoint, or ``read-back`` from a finished run.
     """
@@ -137,19 +137,20 @@ def train_lm(
         _must_fit(name, some, decoder, training.max_new_tokens)
     settled = dict(config or {}) | training.settled() | _recognised_by(model, task)
     run = _opened(out, kind=kind, config=settled, resume=resume)
-    limit = head_limit(model)
-    adapters = attach(
-        model,
-        groups=training.seed_index,
-        rank=training.rank,
-        alpha=training.alpha,
-        targets=training.targets,
-        seed=training.seed,
-    )
-    adam = GroupedAdam(adapters, clip_above=training.clip_above)
-    sampler = Sampler(task=task, training=training, decoder=decoder, adapters=adapters)
-    loop = Loop(sampler=sampler, adam=adam, evaluate=evaluate, run=run, progress=progress, watch=watch)
-    origin = _run_through(loop, inputs)
+    with written_alone(run, further=True):
+        limit = head_limit(model)
+        adapters = attach(
+            model,
+            groups=training.seed_index,
+            rank=training.rank,
+            alpha=training.alpha,
+            targets=training.targets,
+            seed=training.seed,
+        )
+        adam = GroupedAdam(adapters, clip_above=training.clip_above)
+        sampler = Sampler(task=task, training=training, decoder=decoder, adapters=adapters)
+        loop = Loop(sampler=sampler, adam=adam, evaluate=evaluate, run=run, progress=progress, watch=watch)
+        origin = _run_through(loop, inputs)
     heads = {name for name, module in model.named_modules() if module is model.get_output_embeddings()}
     return LMRun(
         sampler=sampler,

@@ -18,6 +18,7 @@ from kleash import _checks
 from kleash.errors import OptionError
 from kleash.forecasting.result import Forecast
 from kleash.frontier import Estimates, Frontier, exact_frontier
+from kleash.runs import written_alone
 from kleash.samples import SAMPLES, Samples
 from kleash.train.asking import Judge, PromptSet, Task, ask
 from kleash.train.judges import JudgeSource, guarded, load_judge
@@ -93,23 +94,24 @@ def sweep_recipes(
     )
     if run.origin == "read-back" and run.run is not None:
         return read_back(run.run)
-    log_policy = policy_log_probs(house.model, groups=run.adapters.groups)
-    own = None
-    if run.training.forecast_samples >= _FEWEST:
-        named = dict(zip(policy_names(run.training.beta, run.seeds), log_policy, strict=True))
-        everyone = {"reference": world.log_reference, **named}
-        own = world_samples(world, everyone, run.training.forecast_samples, run.training.seed)
-    log_policy = log_policy.reshape(run.beta.size, run.seeds, *world.reward.shape)
-    return written(
-        run,
-        world="recipes",
-        own=own,
-        between=forecast_of(own, prompts="fixed", seed=run.training.seed, world=world),
-        frontier=world_frontier(world, run.beta, log_policy, config=run.config),
-        forecast=forecast_before(run, reference_answers(run.sampler), prompts="fixed", world=world),
-        optimum=exact_frontier(world, run.beta),
-        answers=shown_answers(world, run.beta, log_policy, seed=run.training.seed),
-    )
+    with written_alone(run.run):
+        log_policy = policy_log_probs(house.model, groups=run.adapters.groups)
+        own = None
+        if run.training.forecast_samples >= _FEWEST:
+            named = dict(zip(policy_names(run.training.beta, run.seeds), log_policy, strict=True))
+            everyone = {"reference": world.log_reference, **named}
+            own = world_samples(world, everyone, run.training.forecast_samples, run.training.seed)
+        log_policy = log_policy.reshape(run.beta.size, run.seeds, *world.reward.shape)
+        return written(
+            run,
+            world="recipes",
+            own=own,
+            between=forecast_of(own, prompts="fixed", seed=run.training.seed, world=world),
+            frontier=world_frontier(world, run.beta, log_policy, config=run.config),
+            forecast=forecast_before(run, reference_answers(run.sampler), prompts="fixed", world=world),
+            optimum=exact_frontier(world, run.beta),
+            answers=shown_answers(world, run.beta, log_policy, seed=run.training.seed),
+        )
 
 
 def trained_recipes(
@@ -175,18 +177,19 @@ def sweep_model(
     )
     if run.origin == "read-back" and run.run is not None:
         return read_back(run.run)
-    before = reference_answers(run.sampler)
-    own = model_samples(run.sampler, before)
-    return written(
-        run,
-        world=model_name(config),
-        own=own,
-        between=forecast_of(own, prompts="sampled", seed=run.training.seed),
-        frontier=sampled_frontier(run, _untouched(run)),
-        forecast=forecast_before(run, before, prompts="sampled"),
-        answers=_sampled_answers(run),
-        inputs=inputs,
-    )
+    with written_alone(run.run):
+        before = reference_answers(run.sampler)
+        own = model_samples(run.sampler, before)
+        return written(
+            run,
+            world=model_name(config),
+            own=own,
+            between=forecast_of(own, prompts="sampled", seed=run.training.seed),
+            frontier=sampled_frontier(run, _untouched(run)),
+            forecast=forecast_before(run, before, prompts="sampled"),
+            answers=_sampled_answers(run),
+            inputs=inputs,
+        )
 
 
 def model_name(config: LanguageConfig) -> str:

@@ -17,7 +17,7 @@ from kleash.errors import OptionError
 from kleash.estimates import Floats
 from kleash.frontier import Estimates, Frontier, Gold, Replicates
 from kleash.known_worlds import WORLDS
-from kleash.runs import Run, open_run, read_run
+from kleash.runs import Run, open_run, read_run, written_alone
 from kleash.samples import DIAL
 from kleash.train.tabular import History, draw_answers, expectations, objective_gap
 from kleash.window import Verdict, find_window
@@ -159,8 +159,9 @@ class SweepResult:
     def save(self, path: str | Path) -> None:
         """Write a run folder (see :mod:`kleash.runs`); an existing one is refused."""
         run = open_run(path, kind="sweep", config=self.config)
-        run.begin(seed=self.seed, inputs=self.inputs)
-        write(run, self)
+        with written_alone(run):
+            run.begin(seed=self.seed, inputs=self.inputs)
+            write(run, self)
 
     @classmethod
     def load(cls, path: str | Path) -> SweepResult:

@@ -15,7 +15,7 @@ from kleash import _checks
 from kleash.errors import DependencyError, OptionError
 from kleash.frontier import exact_frontier
 from kleash.known_worlds import WORLDS, needs_a_model
-from kleash.runs import open_run
+from kleash.runs import open_run, written_alone
 from kleash.train.config import DEFAULT_BETAS, SweepConfig, read_config
 from kleash.train.options import Dial
 from kleash.train.result import SweepResult, read_back, shown_answers, world_frontier, write
@@ -130,23 +130,24 @@ def sweep(
     run = None if out is None else open_run(out, kind="sweep", config=config, resume=resume)
     if run is not None and run.state == "finished":
         return read_back(run)
-    if run is not None:
-        run.begin(seed=dial.seed, inputs=inputs)
-    trained = train_tabular(known, **vars(dial), progress=progress)
-    frontier = world_frontier(known, trained.beta, trained.log_policy, config=config)
-    result = SweepResult(
-        world=known.name,
-        frontier=frontier,
-        optimum=exact_frontier(known, trained.beta),
-        verdict=find_window(frontier),
-        answers=shown_answers(known, trained.beta, trained.log_policy, seed=dial.seed),
-        history=trained.history,
-        config=config,
-        inputs=inputs,
-        origin="trained" if run is None or run.state == "new" else "trained-again",
-    )
-    if run is not None:
-        write(run, result)
+    with written_alone(run):
+        if run is not None:
+            run.begin(seed=dial.seed, inputs=inputs)
+        trained = train_tabular(known, **vars(dial), progress=progress)
+        frontier = world_frontier(known, trained.beta, trained.log_policy, config=config)
+        result = SweepResult(
+            world=known.name,
+            frontier=frontier,
+            optimum=exact_frontier(known, trained.beta),
+            verdict=find_window(frontier),
+            answers=shown_answers(known, trained.beta, trained.log_policy, seed=dial.seed),
+            history=trained.history,
+            config=config,
+            inputs=inputs,
+            origin="trained" if run is None or run.state == "new" else "trained-again",
+        )
+        if run is not None:
+            write(run, result)
     return result
 
 
