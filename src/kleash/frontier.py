@@ -224,7 +224,8 @@ class Frontier:
         )
         replicates = content.get("replicates")
         if replicates is not None:
-            draws = {k: np.asarray(v, dtype=np.float64) for k, v in replicates.items() if k != "kind"}  # null is NaN
+            kept = {k: v for k, v in replicates.items() if k != "kind"}
+            draws = {k: _numbers(np.asarray(v, dtype=np.float64), f"replicates.{k}") for k, v in kept.items()}
             replicates = Replicates(kind=replicates["kind"], **draws)
         return cls(
             source=content["source"],
@@ -318,7 +319,14 @@ def _estimate_columns(name: str, estimates: Estimates | None, size: int) -> dict
 
 
 def _column(rows: list[dict[str, Any]], name: str) -> Floats:
-    return np.asarray([np.nan if row[name] is None else row[name] for row in rows], dtype=np.float64)
+    return _numbers(np.asarray([np.nan if row[name] is None else row[name] for row in rows], dtype=np.float64), name)
+
+
+def _numbers(values: Floats, name: str) -> Floats:
+    """The same, if every value is null (NaN) or a float; JSON's 1e400 is none, and a DataError."""
+    if np.isinf(values).any():
+        raise DataError(_checks.message(name, expected="null or numbers", got="an infinite one"))
+    return values
 
 
 def _read_estimates(name: str, rows: list[dict[str, Any]]) -> Estimates:

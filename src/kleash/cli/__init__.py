@@ -11,6 +11,7 @@ import importlib
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -31,6 +32,9 @@ COMMANDS = {
     "play": ("kleash.cli.play", "Write the kitchen's dial page: turn the leash by hand."),
 }
 """Name -> module and one line of help, so that ``kleash --help`` loads none of them."""
+
+LONGEST = 1_000
+"""Characters of an error's one line; what is behind them is left out."""
 
 _STORY = """\
 \b
@@ -90,7 +94,10 @@ def _run(group: click.Group, arguments: list[str], prog_name: str) -> int:
 
     state = {"debug": False}
     try:
-        with unwinding(), group.make_context(prog_name, arguments, obj=state) as ctx:
+        noiseless = warnings.catch_warnings()
+        with unwinding(), group.make_context(prog_name, arguments, obj=state) as ctx, noiseless:
+            # a number that no float can be worked with, 1e300 say, makes no noise: what it leads to is said
+            warnings.simplefilter("ignore", RuntimeWarning)
             code = group.invoke(ctx)
         sys.stdout.flush()
         return int(code or 0)
@@ -120,6 +127,7 @@ def _stopped(code: int, text: str, state: Mapping[str, bool]) -> int:
 
         traceback.print_exc()
     plain = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)  # a path may hold escapes
+    plain = plain if len(plain) <= LONGEST else f"{plain[: LONGEST - 1]}…"  # so may a name of 50,000 letters
     print(f"kleash: {plain}", file=sys.stderr)  # noqa: T201
     return code
 

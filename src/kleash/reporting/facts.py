@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
-__all__ = ["answers", "facts", "finding", "given", "number", "numbers", "sentences"]
+__all__ = ["answers", "facts", "finding", "given", "number", "numbers", "sentences", "trainer"]
 
 Row = Mapping[str, Any]
 _MADE = {
@@ -88,6 +88,19 @@ def sentences(content: Row) -> tuple[str, ...]:
 def numbers(row: Row, names: Sequence[str]) -> dict[str, Any]:
     """Some numbers of a row, and its status."""
     return {**{name: number(row.get(name)) for name in names}, "status": str(row.get("status", "ok"))}
+
+
+def trainer(row: Row | None) -> Row | None:
+    """What to set in a trainer, each entry of its type."""
+    if row is None:
+        return None
+    told = {name: _text(row.get(name)) for name in ("name", "parameter", "refused")}
+    return {
+        **row,
+        **told,
+        "value": number(row.get("value")),
+        "assumes": [str(item) for item in row.get("assumes") or ()],
+    }
 
 
 def number(value: Any) -> float | None:

@@ -14,7 +14,7 @@ from kleash.errors import DataError, KleashError, OptionError
 from kleash.frontier import Frontier, exact_frontier
 from kleash.known_worlds import WORLDS
 from kleash.reporting.answers import kept_answers, prompt_means
-from kleash.reporting.facts import answers, facts, finding, number, numbers, sentences
+from kleash.reporting.facts import answers, facts, finding, number, numbers, sentences, trainer
 from kleash.reporting.schema1 import upgraded
 from kleash.runs import Run
 from kleash.window import Verdict, find_window
@@ -191,7 +191,7 @@ def _of_forecast(content: Row, name: str) -> ReportSource:
         name,
         best_of_n=tuple(numbers(row, ("n", "reward", "gold", "kl")) for row in content.get("best_of_n") or ()),
         unseen=None if unseen is None else numbers(unseen, ("confidence", "mass_below", "beta_floor", "tolerance")),
-        trainer=content.get("trainer"),
+        trainer=trainer(content.get("trainer")),
     )
 
 

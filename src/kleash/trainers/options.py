@@ -66,7 +66,7 @@ class Option:
             return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
         try:
             return None if isinstance(value, bool) else float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             return None
 
     def checked(self, key: str, value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from difflib import get_close_matches
 from pathlib import Path
@@ -33,7 +34,7 @@ def _flags(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ConfigError(_checks.message(str(path), expected="a shell script", got=str(error))) from None
     found: dict[str, Any] = {}
-    for word, following in zip(words, [*words[1:], "--"], strict=True):
+    for word, following in itertools.zip_longest(words, words[1:], fillvalue="--"):
         name, given, value = word.lstrip("+").partition("=")
         if given:
             found[name] = value

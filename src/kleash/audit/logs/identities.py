@@ -88,7 +88,7 @@ def _quotient(view: LogView) -> Recovered:
     error = view.error(a, x) + view.error(b, y)
     kl_error = view.error(kl.key, np.asarray(kl.values)) * (1.0 if factor == 1.0 else np.asarray(length))
     fit = fit_ratio(x - y, regressor, target_error=error, regressor_error=kl_error)
-    if fit is None:
+    if fit is None or not np.isfinite(fit.each).any():
         return none(f"({a} - {b}) / kl", "the logged KL is 0 in every row as far as its digits show")
     spread = np.nanquantile(fit.each_lo, 0.05), np.nanquantile(fit.each_hi, 0.95)
     fit = Fit(
