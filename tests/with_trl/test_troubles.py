@@ -1,5 +1,6 @@
 """What goes wrong in a measurement never ends the training: it is kept, told once, and the weights are the same."""
 
+import dataclasses
 import errno
 import json
 import logging
@@ -7,6 +8,7 @@ import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -240,6 +242,24 @@ def test_a_measurement_that_fails_leaves_a_gap(tmp_path: Path, monkeypatch, unha
         lines = (run.callback.folder / "rollouts.jsonl").read_text().splitlines()
         assert {json.loads(line)["source"] for line in lines} == {"step 3", "step 6"}
         assert not (run.callback.folder / "scored.jsonl").exists()  # nobody is asked for answers of another policy
+
+
+def test_a_fault_on_one_of_two_processes_is_a_fault_on_both(tmp_path: Path, monkeypatch):
+    run, sent = watched(tmp_path), []
+    monkeypatch.setattr("accelerate.utils.gather_object", lambda part: sent.extend(part) or list(sent))
+
+    def process(index: int, **changes):
+        where = SimpleNamespace(process_index=index, num_processes=2)
+        trainer = SimpleNamespace(accelerator=where, state=run.trainer.state)
+        functions = dataclasses.replace(run.callback.functions, **changes)
+        return dataclasses.replace(run.callback.probe, trainer=trainer, functions=functions)
+
+    with pytest.raises(KleashError, match="a process has no answers"):
+        process(1, gold=fails).look(seed=0, strict=False)  # what the other has sent is not there yet
+    found, faults = process(0).look(seed=0, strict=False)
+    assert [doing for doing, _ in faults] == ["gold"]
+    assert found["gold"] == [None] * 8
+    assert None not in found["reward"] + found["kl"] + found["length"]
 
 
 def test_weights_that_are_restored_and_cannot_be_measured_anew_have_their_first_numbers(tmp_path: Path):
