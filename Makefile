@@ -2,6 +2,8 @@
 # Another interpreter: make PYTHON=/path/to/python3.12 test
 
 .PHONY: help demo test test-trl fuzz smoke-lm check docs bench bench-trl pictures format clean
+
+.PHONY: help demo test test-trl kills smoke-lm check docs bench bench-trl pictures format clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -36,6 +38,9 @@ test-trl: $(VENV)/.trl ## Train tiny models with TRL, write runs with trackers, 
 
 fuzz: $(VENV)/.dev ## 20,000 mutated inputs through every command that reads files (minutes; more: make fuzz ARGS="--first 10")
 	$(BIN)/python tests/fuzz/fuzz.py --inputs 20000 --seeds 10 --workers $(WORKERS) $(ARGS)
+
+kills: $(VENV)/.trl ## Kill runs at random moments and compare; pairs of writers (ten minutes; ARGS="--seed 1")
+	$(BIN)/python scripts/kills.py $(ARGS)
 
 check: $(VENV)/.dev ## Format, lint, types, one-way imports
 	$(BIN)/ruff format --check
