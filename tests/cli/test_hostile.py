@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import numpy as np
 import polars as pl
@@ -243,3 +244,21 @@ def test_a_result_of_other_types_is_one_line(run, tmp_path):
     at = whole.index('"reward":', whole.index('"frontier"')) + 9
     (tmp_path / "f.json").write_text(whole[:at] + " 1e400" + whole[whole.index(",", at) :])
     refused(run("report", tmp_path / "f.json"), "infinite")
+
+
+def test_what_is_held_meanwhile_goes_with_sigterm(tmp_path):
+    command = [sys.executable, "-c", "from kleash.cli import main; main()", "forecast", "-"]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "TMPDIR": str(tmp_path)}
+    )
+    process.stdin.write(b"prompt,reward\n" + b"a,1\n" * 2_000_000)
+    process.stdin.flush()
+    for _ in range(500):
+        if list(tmp_path.iterdir()):
+            break
+        time.sleep(0.02)
+    assert list(tmp_path.iterdir())
+    process.terminate()
+    said = process.communicate(timeout=30)[1].decode()
+    assert (process.returncode, said.count("\n")) == (143, 1), said
+    assert list(tmp_path.iterdir()) == []
