@@ -4,8 +4,9 @@
     python scripts/kills.py --kills 5 --pairs 4 tabular
 
 Five cases in turn: sweeps of a table, of the recipes and of a tiny language model, ``kleash sample``, and TRL's GRPO
-under the callback (where the extras are installed). A kill is SIGKILL at a moment drawn from the seed; the process is
-one of its own that runs the command itself. Equal means: every file byte by byte; of samples every column but for the
+under the callback (where the extras are installed). A kill is SIGKILL, or the signal named, at a moment drawn from the
+seed; the process is one of its own that runs the command itself. A command that a signal ended by its own exit code may
+leave no lock and no temporary file. Equal means: every file byte by byte; of samples every column but for the
 last digits of the log-probabilities, which the batch decides. Of two writers that begin in the same moment, fresh or
 with ``--resume``, one must end with 0 and the other with 2 and one line, and the folder must hold the run of one.
 
@@ -243,7 +244,7 @@ class Killer:
             raise SystemExit(f"{self.case}: {self.errors.read_text()}")
         return contents(self.case, out)
 
-    def kills(self, wanted: int) -> tuple[int, list[str]]:
+    def kills(self, wanted: int, *, by: signal.Signals = signal.SIGKILL) -> tuple[int, list[str]]:
         """Kill that many times; how often a run was compared, and what differed."""
         killed, compared, wrong, out = 0, 0, [], self.fresh()
         while killed < wanted or out is not None:
@@ -251,10 +252,13 @@ class Killer:
             process = self.started(out, resume=self.resumable(out))
             if killed < wanted:
                 process.join(timeout=self.rng.uniform(0.02, self.seconds))
-                process.kill()
+                if process.exitcode is None:
+                    os.kill(process.pid, by)
             process.join()
-            if process.exitcode == -signal.SIGKILL:
+            if process.exitcode in (-by, 128 + by):
                 killed += 1
+                if process.exitcode > 0 and (left := [*out.glob("**/*.lock"), *out.glob("**/.*.tmp")]):
+                    wrong.append(f"left behind: {left[0].name}")
                 continue
             compared += 1
             if process.exitcode != 0:
@@ -313,11 +317,12 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=40, help="in all")
     parser.add_argument("--pairs", type=int, default=20, help="in all")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--by", choices=["SIGKILL", "SIGTERM", "SIGINT"], default="SIGKILL")
     asked = parser.parse_args()
     can = [c for c in CASES if c == "tabular" or importlib.util.find_spec("trl" if c == "callback" else "transformers")]
     cases, wrong = asked.cases or can, 0
     multiprocessing.get_context("forkserver").set_forkserver_preload(preloaded(cases))
-    print(f"{len(cases)} cases, seed {asked.seed}: {asked.kills} kills, {asked.pairs} pairs of writers")
+    print(f"{len(cases)} cases, seed {asked.seed}: {asked.kills} kills by {asked.by}, {asked.pairs} pairs of writers")
     for i, case in enumerate(cases):
         with tempfile.TemporaryDirectory() as place:
             work = Path(place)
@@ -326,7 +331,7 @@ def main() -> int:
             killer = Killer(case, work, rng=random.Random(f"{asked.seed} {case}"))
             kills = asked.kills // len(cases) + (i < asked.kills % len(cases))
             pairs = asked.pairs // len(cases) + (i < asked.pairs % len(cases))
-            compared, differs = killer.kills(kills) if kills else (0, [])
+            compared, differs = killer.kills(kills, by=signal.Signals[asked.by]) if kills else (0, [])
             told = [killer.pair(resume=k % 2 == 1) for k in range(pairs)]
         one = sum(not text for text in told)
         print(
