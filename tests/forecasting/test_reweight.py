@@ -10,6 +10,7 @@ from scipy.special import softmax
 from kleash import Samples
 from kleash.forecasting import blocks as blocks_module
 from kleash.forecasting import reweight as reweight_module
+from kleash.forecasting import tilted as tilted_module
 from kleash.forecasting.intervals import Answers
 from kleash.forecasting.reweight import Labels, reweight
 
@@ -121,8 +122,12 @@ def first_and_second_half(r, x, _):
     return [(r[:, :half], x[:, :half]), (r[:, half:], x[:, half:])]
 
 
+def in_order_of_the_rows(shape, _):
+    return np.broadcast_to(np.arange(float(shape[1])), shape)
+
+
 def test_drift_is_the_change_from_all_samples_to_half_of_them(monkeypatch):
-    monkeypatch.setattr(reweight_module, "_halves", first_and_second_half)
+    monkeypatch.setattr(tilted_module, "_draw", in_order_of_the_rows)
     rng = np.random.default_rng(3)
     r, g = rng.normal(size=(4, 9)), rng.normal(size=(4, 9))
     g[2] = np.nan
@@ -167,11 +172,11 @@ def test_halves_part_the_samples_at_random_and_keep_pairs(n_samples):
 def test_few_samples_are_halved_several_times_and_many_once(monkeypatch):
     calls = []
 
-    def counted(r, x, _):
-        calls.append(r.shape)
-        return first_and_second_half(r, x, _)
+    def counted(shape, rng):
+        calls.append(shape)
+        return in_order_of_the_rows(shape, rng)
 
-    monkeypatch.setattr(reweight_module, "_halves", counted)
+    monkeypatch.setattr(tilted_module, "_draw", counted)
     reweighted(rectangle(np.random.default_rng(0).normal(size=(10, 8))), BETAS[:1])
     assert len(calls) == 8
     calls.clear()

@@ -15,7 +15,9 @@ _CELLS = 200_000
 """Numbers of float64 in one working array: 1.6 MB, so that the ten or so that are alive at a time stay near a core."""
 
 
-def blocks(samples: Samples, width: int) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+def blocks(
+    samples: Samples, width: int, *, cells: int | None = None
+) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
     """Index arrays (P_c,) of prompts and (P_c, K) of their rows, for prompts that all have K samples.
 
     Parameters
@@ -23,7 +25,9 @@ def blocks(samples: Samples, width: int) -> Iterator[tuple[NDArray[np.intp], NDA
     samples
         Grouped by prompt.
     width
-        Numbers that the work needs per sample (betas, say): P_c K width stays near a fixed bound.
+        Numbers that the work needs per sample (betas, say): P_c K width stays near ``cells``.
+    cells
+        That bound; the default keeps working arrays near a core.
 
     Yields
     ------
@@ -32,7 +36,7 @@ def blocks(samples: Samples, width: int) -> Iterator[tuple[NDArray[np.intp], NDA
     counts = samples.counts
     for size in np.unique(counts):
         prompts = np.flatnonzero(counts == size)
-        step = max(1, int(_CELLS // (size * width)))
+        step = max(1, int((cells or _CELLS) // (size * width)))
         for start in range(0, prompts.size, step):
             part = prompts[start : start + step]
             yield part, samples.offsets[part][:, None] + np.arange(size)

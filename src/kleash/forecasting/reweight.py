@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import numpy as np
@@ -13,9 +13,9 @@ from scipy.special import xlogy
 from kleash._checks import message
 from kleash.errors import DataError
 from kleash.forecasting.blocks import blocks
-from kleash.forecasting.estimate import PromptEstimates, estimate_prompts
 from kleash.forecasting.fitted import fitted_gold
 from kleash.forecasting.intervals import Answers
+from kleash.forecasting.tilted import FEWEST_TO_HALVE, Part, tilted_parts
 from kleash.samples import Samples
 
 __all__ = ["Labels", "PolicyWeights", "Progress", "Reweighted", "reweight"]
@@ -25,7 +25,6 @@ Progress = Callable[[int, int], None]
 """Called with the number of samples done and the number of all."""
 _ROUNDING = 1e-12  # nats: a KL this little below 0 is a difference of rounded sums, not an impossible estimate
 _CHANCE = 4.0
-_FEWEST_TO_HALVE = 4  # each half needs two samples
 _MOST_SPLITS = 8  # random splits into halves, averaged: by then their noise is small beside the drift's own
 _HALVED_SAMPLES = 50_000  # samples to halve in all: with many prompts one split is as good as eight
 
@@ -165,35 +164,23 @@ def reweight(
     labelled = np.zeros(samples.n_samples, dtype=bool) if labels is None else labels.labelled
     n_splits = int(np.clip(_HALVED_SAMPLES // samples.n_samples, 1, _MOST_SPLITS)) if weights is None else 1
     done = 0
-    for prompts, rows in blocks(samples, n_betas):
-        r, x = samples.reward[rows], marked[rows]
-        halves = [half for _ in range(n_splits) for half in _halves(r, x, rng)]
-        if weights is None:
-            keep = deviations is not None
-            here = estimate_prompts(r, x, 1 / beta, labelled=labelled[rows], keep_deviations=keep)
-            raw, jackknife = here.plain, here.corrected
-            ess[prompts], counted = here.ess, here.label_ess
-            parts = [estimate_prompts(*half, 1 / beta) for half in halves]
-            raw_half = np.mean([part.plain for part in parts], axis=0) if parts else None
-            half = np.mean([part.corrected for part in parts], axis=0) if parts else None
-            noise += _noise(parts, halves)
-            if deviations is not None and here.deviations is not None:
-                deviations.add(_stacked(here.deviations, r, x))
-        else:
-            raw, ess[prompts], counted = _weighted(r, x, beta, weights, labelled[rows])
-            raw_half = _mean_weighted(halves, beta, weights)
-            quarter = _mean_weighted([q for h in halves for q in _halves(*h, rng)], beta, weights)
-            jackknife = _delete_one(raw, r, x, beta, weights) if raw_half is None else 2 * raw - raw_half
-            half = None if raw_half is None or quarter is None else 2 * raw_half - quarter
-        plain[:, prompts] = raw
-        value[:, prompts] = jackknife if correction else raw
+    if weights is None:
+        parts = tilted_parts(samples, marked, labelled, 1 / beta, n_splits=n_splits, rng=rng, deviations=deviations)
+    else:
+        parts = _weighted_parts(samples, marked, labelled, beta, weights=weights, rng=rng)
+    for part in parts:
+        prompts, jackknife = part.prompts, part.jackknife
+        plain[:, prompts] = part.raw
+        value[:, prompts] = jackknife if correction else part.raw
         if not correction:
-            drift[:, prompts] = raw - jackknife if raw_half is None else raw_half - raw
+            drift[:, prompts] = part.raw - jackknife if part.raw_half is None else part.raw_half - part.raw
         else:
-            drift[:, prompts] = raw - jackknife if half is None else half - jackknife
-        reference[:, prompts] = r.mean(axis=1), x.mean(axis=1)
-        label_ess += counted.sum(axis=0)
-        done += rows.size
+            drift[:, prompts] = part.raw - jackknife if part.half is None else part.half - jackknife
+        reference[:, prompts] = part.reference
+        ess[prompts] = part.ess
+        label_ess += part.label_ess.sum(axis=0)
+        noise += part.noise
+        done += prompts.size * int(samples.counts[prompts[0]])
         if progress is not None:
             progress(done, samples.n_samples)
     moved = drift.mean(axis=1)
@@ -215,24 +202,43 @@ def reweight(
     )
 
 
+def _weighted_parts(
+    samples: Samples,
+    marked: Floats,
+    labelled: NDArray[np.bool_],
+    beta: Floats,
+    *,
+    weights: PolicyWeights,
+    rng: np.random.Generator,
+) -> Iterator[Part]:
+    """Estimates by weights of any kind, a block of prompts at a time."""
+    for prompts, rows in blocks(samples, beta.size):
+        r, x = samples.reward[rows], marked[rows]
+        halves = _halves(r, x, rng)
+        raw, ess, counted = _weighted(r, x, beta, weights, labelled[rows])
+        raw_half = _mean_weighted(halves, beta, weights)
+        quarter = _mean_weighted([q for h in halves for q in _halves(*h, rng)], beta, weights)
+        yield Part(
+            prompts=prompts,
+            raw=raw,
+            jackknife=_delete_one(raw, r, x, beta, weights) if raw_half is None else 2 * raw - raw_half,
+            raw_half=raw_half,
+            half=None if raw_half is None or quarter is None else 2 * raw_half - quarter,
+            reference=np.stack([r.mean(axis=1), x.mean(axis=1)]),
+            ess=ess,
+            label_ess=counted,
+            noise=np.zeros((4, 1)),
+        )
+
+
 def _halves(reward: Floats, marked: Floats, rng: np.random.Generator) -> list[tuple[Floats, Floats]]:
     """The samples of each prompt in two random halves; none if they are too few."""
     n_samples = reward.shape[1]
-    if n_samples < _FEWEST_TO_HALVE:
+    if n_samples < FEWEST_TO_HALVE:
         return []
     order = np.argsort(rng.random(reward.shape), axis=1)
     parts = (order[:, : n_samples // 2], order[:, n_samples // 2 :])
     return [(np.take_along_axis(reward, part, axis=1), np.take_along_axis(marked, part, axis=1)) for part in parts]
-
-
-def _noise(parts: list[PromptEstimates], halves: list[tuple[Floats, Floats]]) -> Floats:
-    """Sum over prompts of the variance of reward, KL, gold and gain that pairs of halves show: (4, B)."""
-    if not parts:
-        return np.zeros((4, 1))
-    gain = [part.corrected[2] - x.mean(axis=1)[:, None] for part, (_, x) in zip(parts, halves, strict=True)]
-    whole = [np.concatenate([part.corrected, more[None]]) for part, more in zip(parts, gain, strict=True)]
-    pairs = zip(whole[::2], whole[1::2], strict=True)
-    return np.asarray(np.mean([((a - b) ** 2).sum(axis=1) for a, b in pairs], axis=0) / 4)
 
 
 def _weighted(
@@ -265,11 +271,3 @@ def _delete_one(raw: Floats, reward: Floats, marked: Floats, beta: Floats, weigh
     without = _mean_weighted([(reward[:, rest], marked[:, rest]) for rest in others], beta, weights)
     assert without is not None  # there are at least two samples
     return np.asarray(n_samples * raw - (n_samples - 1) * without)
-
-
-def _stacked(deviations: Floats, reward: Floats, marked: Floats) -> Floats:
-    """Deviations of reward, KL, gold, gain at every beta, then of the reference's reward and gold: (P, K, 4 B + 2)."""
-    n_samples = reward.shape[1]
-    of_reference = [(x.mean(axis=1, keepdims=True) - x) / (n_samples - 1) for x in (reward, marked)]
-    gain = deviations[2] - of_reference[1][..., None]
-    return np.concatenate([*deviations, gain, of_reference[0][..., None], of_reference[1][..., None]], axis=-1)
