@@ -1,7 +1,7 @@
 # Every target sets itself up: all it needs is make and Python 3.11 or newer (with its venv module).
 # Another interpreter: make PYTHON=/path/to/python3.12 test
 
-.PHONY: help demo test test-trl smoke-lm check docs bench bench-trl pictures format clean
+.PHONY: help demo test test-trl test-ray smoke-lm check docs bench bench-trl pictures format clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -33,6 +33,9 @@ test: check ## The checks, then the tests (slow ones: make test ARGS="-m slow")
 
 test-trl: $(VENV)/.trl ## Train tiny models with TRL, write runs with trackers, read all back (torch is installed for it)
 	$(BIN)/python -m pytest -m "trl and not slow" $(ARGS) tests/with_trl
+
+test-ray: $(VENV)/.ray ## Sweeps spread over a Ray cluster on this machine, with workers killed (ray is installed for it)
+	$(BIN)/python -m pytest -m "ray and not slow" $(ARGS) tests/with_ray
 
 check: $(VENV)/.dev ## Format, lint, types, one-way imports
 	$(BIN)/ruff format --check
@@ -85,6 +88,10 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.torch
 
 $(VENV)/.trl: pyproject.toml | $(VENV)/.dev
 	$(PIP) install --editable '.[trl,trackers]'
+	@touch $@
+
+$(VENV)/.ray: pyproject.toml | $(VENV)/.dev
+	$(PIP) install --editable '.[ray]'
 	@touch $@
 
 $(VENV)/.lm: pyproject.toml | $(VENV)/.torch
