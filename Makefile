@@ -1,7 +1,7 @@
 # Every target sets itself up: all it needs is make and Python 3.11 or newer (with its venv module).
 # Another interpreter: make PYTHON=/path/to/python3.12 test
 
-.PHONY: help demo test test-trl test-ray smoke-lm check docs bench bench-trl pictures format clean
+.PHONY: help demo test test-trl test-ray fuzz kills smoke-lm check docs bench bench-trl pictures format clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -36,6 +36,12 @@ test-trl: $(VENV)/.trl ## Train tiny models with TRL, write runs with trackers, 
 
 test-ray: $(VENV)/.ray ## Sweeps spread over a Ray cluster on this machine, with workers killed (ray is installed for it)
 	$(BIN)/python -m pytest -m "ray and not slow" $(ARGS) tests/with_ray
+
+fuzz: $(VENV)/.dev ## 20,000 mutated inputs through every command that reads files (minutes; more: make fuzz ARGS="--first 10")
+	$(BIN)/python tests/fuzz/fuzz.py --inputs 20000 --seeds 10 --workers $(WORKERS) $(ARGS)
+
+kills: $(VENV)/.trl ## Kill runs at random moments and compare; pairs of writers (ten minutes; ARGS="--seed 1")
+	$(BIN)/python scripts/kills.py $(ARGS)
 
 check: $(VENV)/.dev ## Format, lint, types, one-way imports
 	$(BIN)/ruff format --check

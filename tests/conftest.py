@@ -1,6 +1,7 @@
 """What every test shares: one thread, plain text of a known width, reproducible examples."""
 
 import os
+import signal
 
 # Before numpy is imported: its BLAS reads the number of threads once, and parallel workers must not fight for cores.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -9,6 +10,11 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 os.environ.update(NO_COLOR="1", COLUMNS="80")
 for _name in ("FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS"):
     os.environ.pop(_name, None)
+
+# In the background, and under nohup, these are ignored, and every process that a test starts would ignore them too.
+for _name, _default in (("SIGINT", signal.default_int_handler), ("SIGHUP", signal.SIG_DFL)):
+    if hasattr(signal, _name) and signal.getsignal(getattr(signal, _name)) == signal.SIG_IGN:
+        signal.signal(getattr(signal, _name), _default)
 
 from hypothesis import settings  # noqa: E402
 

@@ -42,6 +42,17 @@ def printable(text: str) -> str:
     )
 
 
+def cell(value: object) -> object:
+    """A cell of a CSV that we write: a text that a spreadsheet would take for a formula has an apostrophe before it.
+
+    Examples
+    --------
+    >>> cell("=1+1"), cell(-1.5), cell("a-b")
+    ("'=1+1", -1.5, 'a-b')
+    """
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+
+
 def short(value: object, *, width: int = 40) -> str:
     """A value for a message: a text as it is, anything else as Python shows it; one line of at most ``width``."""
     try:

@@ -20,7 +20,16 @@ from kleash.errors import DataError, KleashError, MissingFileError
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-__all__ = ["dump_json", "finite_or_none", "is_unfinished", "make_folder", "must_be_file", "sha256", "write_atomic"]
+__all__ = [
+    "dump_json",
+    "finite_or_none",
+    "is_unfinished",
+    "make_folder",
+    "must_be_file",
+    "read_text",
+    "sha256",
+    "write_atomic",
+]
 
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp", re.DOTALL)
 
@@ -29,6 +38,29 @@ def sha256(path: str | Path) -> str:
     """SHA-256 of a file's bytes in hexadecimal, read in pieces."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+MOST = 1 << 26
+"""Bytes that a file which is read as a whole may have: 64 MB, many times what the largest result takes."""
+
+
+def read_text(
+    path: Path, *, expected: str = "a file that kleash wrote", most: int = MOST, errors: str = "strict"
+) -> str:
+    """A text file as a whole, UTF-8; a DataError where it is larger than any such file is, or the system refuses.
+
+    A `FileNotFoundError` and a `UnicodeDecodeError` are the caller's to put into words.
+    """
+    try:
+        with open(path, encoding="utf-8", errors=errors) as file:
+            if os.fstat(file.fileno()).st_size > most:
+                got = f"more than {most >> 20} MB"
+                raise DataError(message(expected, expected=f"at most {most >> 20} MB", got=got), path=path)
+            return file.read()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror or error}", path=path) from error
 
 
 def must_be_file(path: Path, *, expected: str = "a file", error: type[KleashError] = DataError) -> None:

@@ -195,7 +195,7 @@ class Frontier:
         form = _checks.choice(path.suffix, (".json", ".parquet"), name="frontier file")
         try:
             if form == ".json":
-                content = json.loads(path.read_text(encoding="utf-8"))
+                content = json.loads(_files.read_text(path))
             else:
                 import polars as pl
 

@@ -296,8 +296,6 @@ def json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return _files.read_text(path, expected="a file of a run", most=4 * _files.MOST)
     except FileNotFoundError:
         raise MissingFileError(message(f"{path}", expected="a file of a run", got="nothing there")) from None
-    except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror or error}", path=path) from error

@@ -5,12 +5,15 @@ import json
 import os
 import subprocess
 import sys
+import time
 
+import numpy as np
 import polars as pl
 import pytest
 
+import kleash
 from kleash.cli import cli
-from kleash.errors import DataError
+from kleash.errors import DataError, KleashError, OptionError
 from kleash.rows import _csv, _source, opened
 
 COMMANDS = ("forecast", "check", "report", "sweep")
@@ -147,3 +150,115 @@ def test_a_broken_run_folder_is_one_line_that_names_the_file(run, tmp_path):
             if done.returncode != 0 or name == "metrics.jsonl":
                 refused(done, name)
         path.write_bytes(before)
+
+
+def test_texts_that_a_spreadsheet_would_run_are_texts(run, tmp_path):
+    log = tmp_path / "=cmd.jsonl"
+    log.write_text("".join(json.dumps({"step": i, "reward": 1, "kl": 0.1, "loss": 0.1}) + "\n" for i in range(9)))
+    os.chdir(tmp_path)
+    found = run("check", "=cmd.jsonl", "--format", "csv").stdout.decode()
+    assert "'=cmd.jsonl" in found
+    assert not [cell for line in found.splitlines() for cell in line.split(",") if cell.startswith(("=", "@"))]
+
+
+def test_an_archive_may_be_let_in(tmp_path, monkeypatch):
+    path = tmp_path / "dense.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"prompt": "a", "reward": 1}\n' * (1 << 19), 9))
+    with pytest.raises(DataError, match="unpack it yourself, or set KLEASH_UNPACK_RATIO"), opened(path) as source:
+        for _ in source.chunks():
+            pass
+    monkeypatch.setenv("KLEASH_UNPACK_RATIO", "2000")
+    with opened(path) as source:
+        assert sum(len(rows) for _, rows in source.chunks()) == 1 << 19
+
+
+@pytest.mark.parametrize("command", ["report", "check"])
+def test_a_file_that_is_read_as_a_whole_has_an_end(run, tmp_path, command):
+    path = tmp_path / ("r.json" if command == "report" else "c.sh")
+    with open(path, "wb") as file:
+        file.truncate(2_000_000_000)
+    refused(run(command, path), "MB" if command == "report" else "")
+
+
+def in_a_shell(text, **more):
+    command = f"{sys.executable} -c 'from kleash.cli import main; main()' {text}"
+    return subprocess.run(["bash", "-c", command], capture_output=True, timeout=60, check=False, **more)
+
+
+@pytest.mark.parametrize("form", ["table", "json", "csv"])
+def test_what_the_system_refuses_is_no_fault_of_kleash(tmp_path, form):
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full here")
+    path = tmp_path / "s.csv"
+    path.write_text("prompt,reward\n" + "".join(f"{i % 9},{i % 7}\n" for i in range(90)))
+    refused(in_a_shell(f"forecast {path} --format {form} > /dev/full"), "stdout: No space left on device")
+    refused(in_a_shell(f"forecast {path} --format {form} >&-"), "stdout: closed")
+    silent = in_a_shell(f"forecast {path} --format {form} > /dev/full 2>&-")
+    assert (silent.returncode, silent.stdout) == (2, b"")
+
+
+def test_a_folder_for_temporary_files_without_room(monkeypatch, tmp_path):
+    class Full:
+        name = str(tmp_path / "spool")
+
+        def write(self, _):
+            raise OSError(28, "No space left on device")
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            return None
+
+    monkeypatch.setattr(_source.tempfile, "NamedTemporaryFile", lambda **_: Full())
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    path = tmp_path / "s.csv.gz"
+    path.write_bytes(gzip.compress(b"prompt,reward\na,1\n"))
+    full = "cannot hold what is read: No space left on device; set TMPDIR"
+    with pytest.raises(KleashError, match=full), opened(path) as source:
+        assert source.plain
+
+
+def test_ten_thousand_betas_stay_small(tmp_path):
+    """Draws times betas are bounded: 32 MB a quantity; of fixed prompts, whose covariance is squared, it is said."""
+    rng = np.random.default_rng(0)
+    samples = kleash.Samples.from_arrays(np.repeat(np.arange(20), 6), rng.normal(size=120), gold=rng.normal(size=120))
+    beta = np.geomspace(0.01, 100, 10_000)
+    table = kleash.forecast(samples, beta=beta).frontier
+    assert table.replicates.reward.shape == (400, 10_000)
+    samples = kleash.Samples.from_arrays(np.repeat(np.arange(5), 24), rng.normal(size=120), gold=rng.normal(size=120))
+    with pytest.raises(OptionError, match="at most 1250 at a time with fixed prompts, got 10000"):
+        kleash.forecast(samples, beta=beta, prompts="fixed")
+
+
+def test_a_result_of_other_types_is_one_line(run, tmp_path):
+    rows = "".join(f"{i % 9},{(7 * i) % 11},{i % 2}\n" for i in range(270))
+    (tmp_path / "s.csv").write_text("prompt,reward,gold\n" + rows)
+    told = ("--format", "json", "--trainer", "trl-rloo", "--out", tmp_path / "f.json")
+    assert run("forecast", tmp_path / "s.csv", *told).returncode == 0
+    content = json.loads((tmp_path / "f.json").read_text())
+    for trainer in ("x", [1], {"value": "x"}, {"assumes": 3}):
+        (tmp_path / "f.json").write_text(json.dumps(content | {"trainer": trainer}))
+        refused(run("report", tmp_path / "f.json", "-o", tmp_path / "p.html"), "is not whole")
+    whole = json.dumps(content)
+    at = whole.index('"reward":', whole.index('"frontier"')) + 9
+    (tmp_path / "f.json").write_text(whole[:at] + " 1e400" + whole[whole.index(",", at) :])
+    refused(run("report", tmp_path / "f.json"), "infinite")
+
+
+def test_what_is_held_meanwhile_goes_with_sigterm(tmp_path):
+    command = [sys.executable, "-c", "from kleash.cli import main; main()", "forecast", "-"]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "TMPDIR": str(tmp_path)}
+    )
+    process.stdin.write(b"prompt,reward\n" + b"a,1\n" * 2_000_000)
+    process.stdin.flush()
+    for _ in range(500):
+        if list(tmp_path.iterdir()):
+            break
+        time.sleep(0.02)
+    assert list(tmp_path.iterdir())
+    process.terminate()
+    said = process.communicate(timeout=30)[1].decode()
+    assert (process.returncode, said.count("\n")) == (143, 1), said
+    assert list(tmp_path.iterdir()) == []

@@ -15,18 +15,6 @@ COMMAND = [sys.executable, "-c", "from kleash.cli import main; main()"]
 NAMES = ["SIGINT", "SIGTERM", "SIGHUP"]
 
 
-@pytest.fixture(autouse=True)
-def _as_in_a_terminal():
-    """In the background, or under nohup, some are ignored, and who is started then ignores them too."""
-    before = {name: signal.getsignal(getattr(signal, name)) for name in NAMES}
-    for name in NAMES:
-        default = signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL
-        signal.signal(getattr(signal, name), default)
-    yield
-    for name, handler in before.items():
-        signal.signal(getattr(signal, name), handler)
-
-
 def started(*arguments):
     return subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

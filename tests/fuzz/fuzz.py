@@ -378,16 +378,23 @@ def _captured(folder: Path) -> Iterator[list[str]]:
 
 def run_one(seed: int, every: list[Input], folder: Path, keep: Path | None = None) -> Outcome:
     """Mutate, run in this process, judge."""
-    from kleash.cli import cli
-
     rng = random.Random(seed)
     one = rng.choice(every)
     command = rng.choice(one.commands)
+    return run_on(mutated(rng, one), one, command, folder, seed=seed, keep=keep)
+
+
+def run_on(
+    data: bytes, one: Input, command: tuple[str, ...], folder: Path, *, seed: int = 0, keep: Path | None = None
+) -> Outcome:
+    """Run a command on such bytes in place of those of an input, in this process, and judge."""
+    from kleash.cli import cli
+
     work = folder / f"w{os.getpid()}"
     shutil.rmtree(work, ignore_errors=True)
     (work / "tmp").mkdir(parents=True)
     path = work / one.name
-    path.write_bytes(mutated(rng, one))
+    path.write_bytes(data)
     arguments = [part.replace("{}", str(path)).replace("{out}", str(work / "page.html")) for part in command]
     before = {p.name for p in work.iterdir()}
     tempfile.tempdir = str(work / "tmp")

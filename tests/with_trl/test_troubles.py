@@ -1,11 +1,14 @@
 """What goes wrong in a measurement never ends the training: it is kept, told once, and the weights are the same."""
 
+import dataclasses
 import errno
 import json
 import logging
 import math
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +18,8 @@ pytest.importorskip("trl")
 import torch
 from tiny_runs import Run, gold_values, score_of
 
-from kleash.errors import DataError, KleashError
+from kleash._lock import Lock
+from kleash.errors import DataError, KleashError, OptionError
 from kleash.integrations import folder, kept, probe
 from kleash.integrations.trl import KleashCallback
 from kleash.runs import read_run
@@ -23,7 +27,7 @@ from kleash.trials.cases import puzzle
 
 
 def fails(**_):
-    raise RuntimeError("no more\ngold")
+    raise RuntimeError("no more\ngold" + " at all" * 100)
 
 
 FAULTS = {
@@ -91,6 +95,7 @@ def test_every_fault_of_gold_is_kept_told_once_and_no_end(tmp_path: Path, caplog
     assert told[0].startswith("kleash: gold failed at step 3 (")
     assert said in told[0]
     assert "\n" not in told[0]
+    assert len(told[0]) < 500
     assert [(row["step"], row["doing"]) for row in run.callback.troubles.rows] == [(3, "gold"), (6, "gold")]
     there = read_run(tmp_path / "out" / "kleash")
     assert there.state == "finished"
@@ -101,7 +106,7 @@ def test_every_fault_of_gold_is_kept_told_once_and_no_end(tmp_path: Path, caplog
 
 def test_strict_ends_the_training_with_the_functions_own_error(tmp_path: Path):
     run = watched(tmp_path, fails, strict=True)
-    with pytest.raises(RuntimeError, match="no more\ngold"):
+    with pytest.raises(RuntimeError, match="no more\ngold at all"):
         run.trainer.train()
 
 
@@ -113,8 +118,8 @@ def test_an_interruption_in_gold_is_no_trouble(tmp_path: Path):
         watched(tmp_path, gold).trainer.train()
 
 
-def full(monkeypatch: pytest.MonkeyPatch, *, at: set[int]) -> list[int]:
-    """A disk that is full at some steps; the list holds the step, and is changed by the run's own writing."""
+def full(monkeypatch: pytest.MonkeyPatch, *, at: set[int]) -> None:
+    """A disk that is full at some steps; -1 is the end of the run."""
     step, write = [0], folder._files.write_atomic
     error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -152,8 +157,14 @@ def full(monkeypatch: pytest.MonkeyPatch, *, at: set[int]) -> list[int]:
         step[0] = now
         keep(self, now, found)
 
+    finish = folder.Watched.finish
+
+    def finishing(self, *given, **options):
+        step[0] = -1
+        finish(self, *given, **options)
+
     monkeypatch.setattr(folder.Watched, "keep", keeping)
-    return step
+    monkeypatch.setattr(folder.Watched, "finish", finishing)
 
 
 def contents(run: Run):
@@ -161,7 +172,7 @@ def contents(run: Run):
     return {name: (run.callback.folder / name).read_bytes() for name in names}
 
 
-@pytest.mark.parametrize("at", [{0}, {3}, {0, 3}])
+@pytest.mark.parametrize("at", [{0}, {3}, {6}, {0, 3, 6}])
 def test_what_a_full_disk_did_not_take_is_written_when_there_is_room(
     tmp_path: Path, monkeypatch, caplog, unharmed: Run, at: set[int]
 ):
@@ -181,7 +192,7 @@ def test_what_a_full_disk_did_not_take_is_written_when_there_is_room(
 
 
 def test_a_disk_that_stays_full_costs_the_folder_and_nothing_else(tmp_path: Path, monkeypatch, unharmed: Run):
-    full(monkeypatch, at={0, 3, 6})
+    full(monkeypatch, at={0, 3, 6, -1})
     run = watched(tmp_path)
     run.trainer.train()
     assert torch.equal(weights(run), weights(unharmed))
@@ -230,6 +241,25 @@ def test_a_measurement_that_fails_leaves_a_gap(tmp_path: Path, monkeypatch, unha
     if not when:
         lines = (run.callback.folder / "rollouts.jsonl").read_text().splitlines()
         assert {json.loads(line)["source"] for line in lines} == {"step 3", "step 6"}
+        assert not (run.callback.folder / "scored.jsonl").exists()  # nobody is asked for answers of another policy
+
+
+def test_a_fault_on_one_of_two_processes_is_a_fault_on_both(tmp_path: Path, monkeypatch):
+    run, sent = watched(tmp_path), []
+    monkeypatch.setattr("accelerate.utils.gather_object", lambda part: sent.extend(part) or list(sent))
+
+    def process(index: int, **changes):
+        where = SimpleNamespace(process_index=index, num_processes=2)
+        trainer = SimpleNamespace(accelerator=where, state=run.trainer.state)
+        functions = dataclasses.replace(run.callback.functions, **changes)
+        return dataclasses.replace(run.callback.probe, trainer=trainer, functions=functions)
+
+    with pytest.raises(KleashError, match="a process has no answers"):
+        process(1, gold=fails).look(seed=0, strict=False)  # what the other has sent is not there yet
+    found, faults = process(0).look(seed=0, strict=False)
+    assert [doing for doing, _ in faults] == ["gold"]
+    assert found["gold"] == [None] * 8
+    assert None not in found["reward"] + found["kl"] + found["length"]
 
 
 def test_weights_that_are_restored_and_cannot_be_measured_anew_have_their_first_numbers(tmp_path: Path):
@@ -265,6 +295,21 @@ def test_troubles_up_to_the_checkpoint_are_kept_by_a_resume(tmp_path: Path):
     again = Run(tmp_path, name="again", steps=9, **options)
     again.trainer.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-3"))
     assert [row["step"] for row in again.callback.troubles.rows] == [3]
+
+
+def test_a_run_that_another_is_writing_is_refused_before_the_first_step_and_left_alone(tmp_path: Path):
+    options = {"save_strategy": "steps", "save_steps": 3}
+    first = Run(tmp_path, steps=6, **options)
+    first.trainer.train()
+    before = contents(first)
+    other = Lock(first.callback.folder / "run.lock", what="the other")
+    again = Run(tmp_path, name="again", steps=9, **options)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(other.take).result()
+        with pytest.raises(OptionError, match="expected nobody else writing it"):
+            again.trainer.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-3"))
+    other.release()
+    assert contents(first) == before
 
 
 def test_a_broken_file_of_measurements_is_named_before_the_first_step(tmp_path: Path):

@@ -13,6 +13,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import click
@@ -93,6 +94,8 @@ def _run(group: click.Group, arguments: list[str], prog_name: str) -> int:
     from kleash.errors import KleashError
 
     state = {"debug": False}
+    if sys.stdout is None:  # closed by the caller
+        return _stopped(2, "stdout: closed; give it a place, or use --out", state)
     try:
         noiseless = warnings.catch_warnings()
         with unwinding(), group.make_context(prog_name, arguments, obj=state) as ctx, noiseless:
@@ -113,12 +116,26 @@ def _run(group: click.Group, arguments: list[str], prog_name: str) -> int:
         said = "interrupted" if number == signal.SIGINT else said
         return _stopped(128 + number, f"{said}; a run that was given --out can be taken up with --resume", state)
     except BrokenPipeError:  # the reader has seen enough: be as quiet about it as any program that dies of SIGPIPE
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _unplug()
         return 141
+    except (
+        OSError
+    ) as error:  # the system's word, not a fault of kleash: a full disk behind stdout, a folder without access
+        _unplug()
+        where = "stdout" if error.filename is None else os.fsdecode(error.filename)
+        return _stopped(2, f"{where}: {error.strerror or error}", state)
+    except MemoryError:
+        return _stopped(2, "not enough memory for this much at once; give fewer rows, prompts or betas", state)
     except Exception as error:  # noqa: BLE001  1 means that a check failed: a fault of kleash itself must never say so
         told = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         hint = "" if state["debug"] else "; --debug prints the traceback"
         return _stopped(2, f"unexpected error, a fault of kleash: {told}{hint}", state)
+
+
+def _unplug() -> None:
+    """Send what is left in stdout nowhere: the interpreter would fail at it once more when it ends."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _stopped(code: int, text: str, state: Mapping[str, bool]) -> int:
@@ -128,7 +145,9 @@ def _stopped(code: int, text: str, state: Mapping[str, bool]) -> int:
         traceback.print_exc()
     plain = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)  # a path may hold escapes
     plain = plain if len(plain) <= LONGEST else f"{plain[: LONGEST - 1]}…"  # so may a name of 50,000 letters
-    print(f"kleash: {plain}", file=sys.stderr)  # noqa: T201
+    if sys.stderr is not None:
+        with suppress(OSError):
+            print(f"kleash: {plain}", file=sys.stderr)  # noqa: T201
     return code
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import click
 
-from kleash._checks import printable
+from kleash._checks import cell, printable
 
 __all__ = [
     "Format",
@@ -160,5 +160,5 @@ def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
     file = io.StringIO()
     writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: cell(value) for name, value in row.items()} for row in rows)
     return file.getvalue()

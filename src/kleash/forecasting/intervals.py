@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
+from kleash._checks import message
+from kleash.errors import OptionError
 from kleash.frontier import Estimates
 
 __all__ = ["MIN_PROMPTS", "Answers", "Prompts", "stretched"]
@@ -15,6 +17,7 @@ __all__ = ["MIN_PROMPTS", "Answers", "Prompts", "stretched"]
 Floats = NDArray[np.float64]
 
 _CELLS = 2_000_000  # numbers in one working array (16 MB)
+_MOST_QUANTITIES = 5_000  # of fixed prompts: their covariance has the square of that, 200 MB
 MIN_PROMPTS = 20
 """Fewest prompts for the bootstrap-t: with fewer, resampled standard errors come near zero too often."""
 _STRETCH_FEW = 1.25  # by trial: six to 15 groups of very different spread are covered in 82 to 93 % without it
@@ -208,7 +211,10 @@ class Answers:
 
     @classmethod
     def of(cls, n: Floats) -> Answers:
-        """Nothing collected yet; ``n`` has shape (Q,)."""
+        """Nothing collected yet; ``n`` has shape (Q,). An OptionError where Q x Q numbers take more than 200 MB."""
+        if n.size > _MOST_QUANTITIES:
+            at_most = f"at most {_MOST_QUANTITIES // 4} at a time with fixed prompts"
+            raise OptionError(message("beta", expected=at_most, got=n.size // 4, fix="ask in several calls"))
         return cls(covariance=np.zeros((n.size, n.size)), fourth=np.zeros(n.size), n=n)
 
     def add(self, deviations: Floats) -> None:

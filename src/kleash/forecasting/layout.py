@@ -26,6 +26,7 @@ Floats = NDArray[np.float64]
 PromptsAre = Literal["sampled", "fixed"]
 
 _DRAWS = 2_000
+_MAX_MEANS = 4_000_000  # numbers of one quantity's draws, betas times draws: 32 MB
 _MAX_COUNTS = 20_000_000  # numbers in the array of resampled prompts (160 MB): fewer draws for very many prompts
 _FEWEST_DRAWS = 400
 _FEWEST_FIXED = 12  # answers to each of the prompts, where these are fixed: with 8 the drift is mostly noise
@@ -165,7 +166,8 @@ def _intervals(
     who = dict(zip(names, (everyone, everyone, known, known, everyone, known), strict=True))
     left = dict(zip(names, (*table.left, table.left[2], np.zeros(1), np.zeros(1)), strict=True))
     if collected is None:
-        n_draws = int(np.clip(_MAX_COUNTS // samples.n_prompts, _FEWEST_DRAWS, _DRAWS))
+        most = min(_MAX_COUNTS // samples.n_prompts, _MAX_MEANS // reward.shape[1])
+        n_draws = int(np.clip(most, _FEWEST_DRAWS, _DRAWS))
         resampled = Prompts.draw(samples.n_prompts, rng=rng, n_draws=n_draws, clusters=samples.clusters)
         pairs = {
             name: resampled.mean(values[name], widen=left[name], known=who[name], positive=name == "kl")
@@ -175,7 +177,13 @@ def _intervals(
         means = np.concatenate([values[name][who[name]].mean(axis=0) for name in names])
         widen = np.concatenate([left[name] for name in names])
         noise = np.concatenate([*table.noise, np.zeros(2)])  # of the reference no bias is taken out
-        estimates, draws = collected.means(means, widen=widen, noise=noise, rng=rng, n_draws=_DRAWS)
+        estimates, draws = collected.means(
+            means,
+            widen=widen,
+            noise=noise,
+            rng=rng,
+            n_draws=int(np.clip(_MAX_MEANS // reward.shape[1], _FEWEST_DRAWS, _DRAWS)),
+        )
         stops = np.cumsum([values[name].shape[1] for name in names])
         parts = [slice(stop - values[name].shape[1], stop) for name, stop in zip(names, stops, strict=True)]
         pairs = {name: (estimates[part], draws[:, part]) for name, part in zip(names, parts, strict=True)}

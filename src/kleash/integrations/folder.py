@@ -91,10 +91,13 @@ class Watched:
     def write(self, step: int, metrics: Rows, prompts: Rows) -> None:
         """All measurements so far."""
         with self.troubles.kept("writing the run folder", step=step):
-            self._begun()
-            for name, rows in ((_METRICS, metrics), (_PROMPTS, prompts), (_TROUBLES, self.troubles.rows)):
-                if rows or name != _TROUBLES:
-                    _files.write_atomic(self.path / name, json_lines(rows))
+            self._write(metrics, prompts)
+
+    def _write(self, metrics: Rows, prompts: Rows) -> None:
+        self._begun()
+        for name, rows in ((_METRICS, metrics), (_PROMPTS, prompts), (_TROUBLES, self.troubles.rows)):
+            if rows or name != _TROUBLES:
+                _files.write_atomic(self.path / name, json_lines(rows))
 
     def keep(self, step: int, found: Mapping[str, Sequence[Any]]) -> None:
         """The answers of a measurement."""
@@ -107,6 +110,7 @@ class Watched:
         self,
         results: Callable[[], Mapping[str, Any]],
         metrics: Rows,
+        prompts: Rows,
         frontier: Callable[[], Frontier],
         *,
         dump: bool,
@@ -114,7 +118,7 @@ class Watched:
         """Mark the run as finished; where there is no table it stays unfinished, with its results."""
         assert self._run is not None
         with written_alone(self._run):
-            self._begun()
+            self._write(metrics, prompts)
             self.kept.flush()
             lacking = self.kept.forecast(seed=self.seed) if dump else None
             said = dict(results())

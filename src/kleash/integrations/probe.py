@@ -18,6 +18,7 @@ from kleash.integrations.troubles import told
 __all__ = ["QUANTITIES", "Faults", "Probe"]
 
 QUANTITIES = ("reward", "gold", "kl", "length")
+_JUDGE, _GOLD = "the judge", "gold"
 Faults = list[tuple[str, str]]
 """What was being done, and the error."""
 
@@ -86,6 +87,9 @@ class Probe:
             raise KleashError(
                 next((error for doing, error in every if doing == "measuring"), "a process has no answers")
             )
+        for doing, key in ((_JUDGE, "reward"), (_GOLD, "gold")):
+            if doing in dict(every):  # on one process: a mean over the others' prompts would be another quantity
+                found[key] = [None] * len(self.rows)
         return found, every
 
     def _share(
@@ -108,9 +112,9 @@ class Probe:
         measured = self._asked(flat_ids, flat)
         before = [a for i in which for a in first[i]] if first else []
         again = self._asked(flat_ids, before) if before else []
-        rewards = self._scores(self.functions.judge, "the judge", which, flat, faults)
+        rewards = self._scores(self.functions.judge, _JUDGE, which, flat, faults)
         gold = self.functions.gold
-        golds = self._scores([] if gold is None else [(1.0, gold)], "gold", which, flat, faults)
+        golds = self._scores([] if gold is None else [(1.0, gold)], _GOLD, which, flat, faults)
         found = {}
         for k, i in enumerate(which):
             at = slice(k * self.n_answers, (k + 1) * self.n_answers)

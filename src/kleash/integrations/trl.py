@@ -205,7 +205,7 @@ class KleashCallback(TrainerCallback):  # type: ignore[misc]
                 self._handed_over = {"step": self._best[0], **self._look(state.global_step, seed=self.seed + _ANEW)}
         if self._folder is not None:
             with self.troubles.kept("finishing the run", step=state.global_step):
-                self._folder.finish(self._results, self.metrics, self.frontier, dump=self.dump)
+                self._folder.finish(self._results, self.metrics, self.by_prompt, self.frontier, dump=self.dump)
 
     def _results(self) -> dict[str, Any]:
         watched = self._watch is not None and self.functions.gold is not None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kleash._checks import cell
 from kleash._version import version
 from kleash.reporting import charts, dial, figures_runs
 from kleash.reporting.page_assets import asset, embed_json, palette, policy, tied_to_palette
@@ -104,10 +105,7 @@ def report(sources: Any, *, title: str | None = None, command: str | None = None
 
 
 def csv_text(sources: Sequence[ReportSource]) -> str:
-    """The tables as CSV in full precision: a row per source and beta, the reference last with an empty beta.
-
-    A name that a spreadsheet would take for a formula has an apostrophe before it.
-    """
+    """The tables as CSV in full precision: a row per source and beta, the reference last with an empty beta."""
     columns = ["source", "beta"]
     columns += [name + end for name in ("reward", "gold", "kl") for end in ("", "_se", "_lo", "_hi")]
     columns += ["gold_gain", "gold_gain_lo", "gold_gain_hi", "status"]
@@ -117,10 +115,9 @@ def csv_text(sources: Sequence[ReportSource]) -> str:
     for source in sources:
         assert source.frontier is not None
         name = shown(source.name)
-        name = f"'{name}" if name.startswith(("=", "+", "-", "@", "\t")) else name
         for row in source.frontier.rows():
-            writer.writerow({"source": name, **row})
-        writer.writerow({"source": name, **source.frontier.reference(), "kl": 0.0, "status": "reference"})
+            writer.writerow({"source": cell(name), **row})
+        writer.writerow({"source": cell(name), **source.frontier.reference(), "kl": 0.0, "status": "reference"})
     return file.getvalue()
 
 

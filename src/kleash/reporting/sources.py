@@ -112,9 +112,9 @@ def _of_file(path: Path, name: str) -> ReportSource:
         source = from_frontier(Frontier.load(path), name=name)
         return dataclasses.replace(source, path=str(path), sha256=digest)
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror or error}", path=path) from error
+        text = _files.read_text(path, expected="a result")
+    except DataError:
+        raise
     except ValueError as error:
         raise DataError(f"is no text; expected {KINDS}", path=path) from error
     return dataclasses.replace(_from_text(text, path=path, name=name), sha256=digest)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import gzip
-import shutil
+import os
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, cast
 
 from kleash._checks import message
-from kleash.errors import DataError
+from kleash.errors import DataError, KleashError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -28,7 +28,9 @@ ROWS = 16_384
 BYTES = 1 << 22
 _BLOCK = 1 << 20  # JSON takes ten times its room when it is parsed
 LONGEST = 1 << 26  # a row of 64 MB holds all that is said of a prompt; a longer one is no row
-_RATIO, _ROOM = 200, 1 << 30  # text packs to a fifth, logs that repeat themselves to a fiftieth
+_RATIO, _ROOM = 200, 1 << 23  # text packs to a fifth, logs that repeat themselves to a fiftieth
+RATIO_OPTION = "KLEASH_UNPACK_RATIO"
+"""The variable of the environment that raises the ratio."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,10 +144,16 @@ def shown(name: str) -> str:
 
 def spooled(closing: ExitStack, stream: Any, first: bytes = b"") -> Path:
     """A temporary file with all that is in a stream, behind what was read of it already."""
-    spool = closing.enter_context(tempfile.NamedTemporaryFile(prefix="kleash-"))  # noqa: SIM115
-    spool.write(first)
-    shutil.copyfileobj(stream, spool, BYTES)
-    spool.flush()
+    try:
+        spool = closing.enter_context(tempfile.NamedTemporaryFile(prefix="kleash-"))  # noqa: SIM115
+        spool.write(first)
+        while block := stream.read(BYTES):
+            spool.write(block)
+        spool.flush()
+    except OSError as error:
+        where = os.environ.get("TMPDIR") or tempfile.gettempdir()
+        why = error.strerror or error
+        raise KleashError(f"{where}: cannot hold what is read: {why}; set TMPDIR to a folder with room") from error
     return Path(spool.name)
 
 
@@ -164,17 +172,22 @@ def unpacked(path: Path, packed: bool) -> BinaryIO:
 
 
 class _Archive(gzip.GzipFile):
-    """A gzip archive that stops where it has grown beyond what an archive of rows can."""
+    """A gzip archive that stops where it has grown beyond what an archive of rows can: on the way, not at its end."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, "rb")
-        self._most = max(_ROOM, _RATIO * path.stat().st_size)
+        said = os.environ.get(RATIO_OPTION, "")
+        self._ratio = int(said) if said.isdecimal() and said.isascii() and len(said) < 10 else _RATIO
 
     def read(self, size: int | None = -1) -> bytes:
         data = super().read(size)
-        if self.tell() > self._most:
-            raise gzip.BadGzipFile(f"it unpacks to more than {_RATIO} times its size")
+        if self.tell() > max(_ROOM, self._ratio * self.fileobj.tell()):  # type: ignore[union-attr]
+            raise _Bomb(self._ratio)
         return data
+
+
+class _Bomb(Exception):  # noqa: N818  says what it is
+    """An archive that unpacks to more than so many times its size."""
 
 
 @contextmanager
@@ -182,6 +195,10 @@ def broken_archives(name: str) -> Iterator[None]:
     """Say as a `DataError` why the bytes of a file cannot be had."""
     try:
         yield
+    except _Bomb as bomb:
+        fix = f"unpack it yourself, or set {RATIO_OPTION}, if that is right"
+        got = f"one that unpacks to more than {bomb} times its size"
+        raise DataError(message("gzip", expected="rows", got=got, fix=fix), path=name) from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"broken or truncated gzip ({error}); make the archive again", path=name) from error
     except OSError as error:

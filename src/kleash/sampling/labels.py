@@ -85,7 +85,7 @@ def label_sheet(
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(_SHEET)
     for row, probability in zip(rows.iter_rows(), chance[chosen].tolist(), strict=True):
-        writer.writerow([*row[:2], *map(_harmless, row[2:]), "", repr(probability)])
+        writer.writerow([*row[:2], *map(_checks.cell, row[2:]), "", repr(probability)])
     _files.write_atomic(target, out.getvalue())
     return len(chosen)
 
@@ -221,11 +221,6 @@ def _systematic(chance: Floats, rng: np.random.Generator) -> NDArray[np.int64]:
     ends *= round(ends[-1]) / ends[-1]  # rounding must not lose the last one
     steps = np.floor(ends + rng.random())
     return order[np.flatnonzero(np.diff(steps) > 0)]
-
-
-def _harmless(cell: str) -> str:
-    """A text that a spreadsheet will not take for a formula."""
-    return f"'{cell}" if cell[:1] in "=+-@\t\r" else cell
 
 
 def _filled_in(sheet: str | Path, places: Mapping[tuple[str, int], int]) -> tuple[dict[int, tuple[float, float]], int]:
