@@ -1,7 +1,7 @@
 # Every target sets itself up: all it needs is make and Python 3.11 or newer (with its venv module).
 # Another interpreter: make PYTHON=/path/to/python3.12 test
 
-.PHONY: help demo test test-trl test-ray fuzz kills smoke-lm check docs bench bench-trl pictures format clean
+.PHONY: help demo test test-trl test-ray fuzz kills smoke-lm check docs bench bench-compare bench-save bench-trl pictures format clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -54,6 +54,12 @@ docs: $(VENV)/.docs ## The documentation, into site/
 
 bench: $(VENV)/.core ## The benchmarks, one after the other (minutes)
 	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python "$$script"; done
+
+bench-compare: $(VENV)/.core ## The speed of a forecast against the newest file of bench/results (make bench-save writes one)
+	$(BIN)/python bench/million_rows.py --against bench/results
+
+bench-save: $(VENV)/.core ## The speed of a forecast, into a dated file of bench/results
+	$(BIN)/python bench/million_rows.py --save bench/results
 
 bench-trl: $(VENV)/.trl ## All betas in one run against eight runs of TRL (minutes, on a quiet machine)
 	$(BIN)/python bench/sweep_vs_trl.py
