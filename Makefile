@@ -1,9 +1,7 @@
 # Every target sets itself up: all it needs is make and Python 3.11 or newer (with its venv module).
 # Another interpreter: make PYTHON=/path/to/python3.12 test
 
-.PHONY: help demo test test-trl fuzz smoke-lm check docs bench bench-trl pictures format clean
-
-.PHONY: help demo test test-trl kills smoke-lm check docs bench bench-trl pictures format clean
+.PHONY: help demo test test-trl test-ray fuzz kills smoke-lm check docs bench bench-compare bench-save bench-trl pictures format clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -36,6 +34,9 @@ test: check ## The checks, then the tests (slow ones: make test ARGS="-m slow")
 test-trl: $(VENV)/.trl ## Train tiny models with TRL, write runs with trackers, read all back (torch is installed for it)
 	$(BIN)/python -m pytest -m "trl and not slow" $(ARGS) tests/with_trl
 
+test-ray: $(VENV)/.ray ## Sweeps spread over a Ray cluster on this machine, with workers killed (ray is installed for it)
+	$(BIN)/python -m pytest -m "ray and not slow" $(ARGS) tests/with_ray
+
 fuzz: $(VENV)/.dev ## 20,000 mutated inputs through every command that reads files (minutes; more: make fuzz ARGS="--first 10")
 	$(BIN)/python tests/fuzz/fuzz.py --inputs 20000 --seeds 10 --workers $(WORKERS) $(ARGS)
 
@@ -53,6 +54,12 @@ docs: $(VENV)/.docs ## The documentation, into site/
 
 bench: $(VENV)/.core ## The benchmarks, one after the other (minutes)
 	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python "$$script"; done
+
+bench-compare: $(VENV)/.core ## The speed of a forecast against the newest file of bench/results (make bench-save writes one)
+	$(BIN)/python bench/million_rows.py --against bench/results
+
+bench-save: $(VENV)/.core ## The speed of a forecast, into a dated file of bench/results
+	$(BIN)/python bench/million_rows.py --save bench/results
 
 bench-trl: $(VENV)/.trl ## All betas in one run against eight runs of TRL (minutes, on a quiet machine)
 	$(BIN)/python bench/sweep_vs_trl.py
@@ -93,6 +100,10 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.torch
 
 $(VENV)/.trl: pyproject.toml | $(VENV)/.dev
 	$(PIP) install --editable '.[trl,trackers]'
+	@touch $@
+
+$(VENV)/.ray: pyproject.toml | $(VENV)/.dev
+	$(PIP) install --editable '.[ray]'
 	@touch $@
 
 $(VENV)/.lm: pyproject.toml | $(VENV)/.torch

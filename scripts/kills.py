@@ -4,8 +4,9 @@
     python scripts/kills.py --kills 5 --pairs 4 tabular
 
 Five cases in turn: sweeps of a table, of the recipes and of a tiny language model, ``kleash sample``, and TRL's GRPO
-under the callback (where the extras are installed). A kill is SIGKILL at a moment drawn from the seed; the process is
-one of its own that runs the command itself. Equal means: every file byte by byte; of samples every column but for the
+under the callback (where the extras are installed). A kill is SIGKILL, or the signal named, at a moment drawn from the
+seed; the process is one of its own that runs the command itself. A command that a signal ended by its own exit code may
+leave no lock and no temporary file. Equal means: every file byte by byte; of samples every column but for the
 last digits of the log-probabilities, which the batch decides. Of two writers that begin in the same moment, fresh or
 with ``--resume``, one must end with 0 and the other with 2 and one line, and the folder must hold the run of one.
 
@@ -14,6 +15,7 @@ Exit code 1 if anything differs.
 
 import argparse
 import contextlib
+import importlib
 import importlib.util
 import io
 import json
@@ -31,6 +33,7 @@ from pathlib import Path
 WORDS = ["<end>", "salt", "butter", "dill", "thyme", "fish", "roast", "cook", "me"]
 CASES = ("tabular", "recipes", "model", "sample", "callback")
 STEPS, EVERY = 12, 3  # of the run under the callback: steps, and steps between its checkpoints
+LATE = ("read back", " 0 of them drawn")  # who came when everything was done
 REFUSED = ("nobody else writing it", "got a run", "expected no journal yet")
 
 
@@ -93,7 +96,7 @@ def prepare(work: Path) -> None:
     )
 
 
-def command(case: str, work: str, out: str, resume: bool, start: float, errors: str, seeds: int) -> None:
+def command(case: str, work: str, out: str, resume: bool, errors: str, seeds: int, together) -> None:
     """In a process of its own: a case from its beginning or where it was killed; ends as the command line does."""
     if case != "tabular":
         import torch
@@ -101,7 +104,10 @@ def command(case: str, work: str, out: str, resume: bool, start: float, errors: 
         torch.set_num_threads(1)
     os.chdir(work)
     sys.stderr = open(errors, "a", buffering=1)  # noqa: SIM115  until the process ends
-    time.sleep(max(0.0, start - time.time()))
+    for module in preloaded([case]):
+        importlib.import_module(module)
+    if together is not None:
+        together.wait()
     with contextlib.redirect_stdout(io.StringIO()):
         if case == "callback":
             from kleash.errors import KleashError
@@ -211,10 +217,10 @@ class Killer:
         if differs := same(case, self.expected, again):
             raise SystemExit(f"{case}: two runs that nobody killed differ in {', '.join(differs)}")
 
-    def started(self, out: Path, *, resume: bool, start: float = 0.0, errors: Path | None = None):
-        """A process at work."""
+    def started(self, out: Path, *, resume: bool, errors: Path | None = None, together=None):
+        """A process at work, with ``together`` (a barrier) once another is as far."""
         told = str(errors or self.errors)
-        given = (self.case, str(self.work), str(out), resume, start, told, self.seeds)
+        given = (self.case, str(self.work), str(out), resume, told, self.seeds, together)
         process = self.context.Process(target=command, args=given, daemon=True)
         process.start()
         return process
@@ -243,7 +249,7 @@ class Killer:
             raise SystemExit(f"{self.case}: {self.errors.read_text()}")
         return contents(self.case, out)
 
-    def kills(self, wanted: int) -> tuple[int, list[str]]:
+    def kills(self, wanted: int, *, by: signal.Signals = signal.SIGKILL) -> tuple[int, list[str]]:
         """Kill that many times; how often a run was compared, and what differed."""
         killed, compared, wrong, out = 0, 0, [], self.fresh()
         while killed < wanted or out is not None:
@@ -251,10 +257,13 @@ class Killer:
             process = self.started(out, resume=self.resumable(out))
             if killed < wanted:
                 process.join(timeout=self.rng.uniform(0.02, self.seconds))
-                process.kill()
+                if process.exitcode is None:
+                    os.kill(process.pid, by)
             process.join()
-            if process.exitcode == -signal.SIGKILL:
+            if process.exitcode in (-by, 128 + by):
                 killed += 1
+                if process.exitcode > 0 and (left := [*out.glob("**/*.lock"), *out.glob("**/.*.tmp")]):
+                    wrong.append(f"left behind: {left[0].name}")
                 continue
             compared += 1
             if process.exitcode != 0:
@@ -264,7 +273,7 @@ class Killer:
             out = None
         return compared, wrong
 
-    def pair(self, *, resume: bool) -> str:
+    def pair(self, *, resume: bool, tries: int = 5) -> str:
         """Two writers in the same moment; what was wrong, or nothing."""
         out = self.fresh()
         if resume and not self.half(out):
@@ -272,13 +281,15 @@ class Killer:
         told = [self.work / f"pair-{i}" for i in (0, 1)]
         for path in told:
             path.write_text("")
-        start = time.time() + 0.3
-        pair = [self.started(out, resume=resume, start=start, errors=path) for path in told]
+        together = self.context.Barrier(2)
+        pair = [self.started(out, resume=resume, errors=path, together=together) for path in told]
         for process in pair:
             process.join()
         codes = sorted(process.exitcode for process in pair)
         said = [path.read_text().strip().splitlines() for path in told]
         loser = next((lines for process, lines in zip(pair, said, strict=True) if process.exitcode == 2), [])
+        if codes == [0, 0] and tries > 1 and any(words in str(said) for words in LATE):
+            return self.pair(resume=resume, tries=tries - 1)  # one had ended before the other looked: no contest
         if codes != [0, 2]:
             return f"exit codes {codes}: {said}"
         if not loser or not any(words in loser[-1] for words in REFUSED):
@@ -313,11 +324,12 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=40, help="in all")
     parser.add_argument("--pairs", type=int, default=20, help="in all")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--by", choices=["SIGKILL", "SIGTERM", "SIGINT"], default="SIGKILL")
     asked = parser.parse_args()
     can = [c for c in CASES if c == "tabular" or importlib.util.find_spec("trl" if c == "callback" else "transformers")]
     cases, wrong = asked.cases or can, 0
     multiprocessing.get_context("forkserver").set_forkserver_preload(preloaded(cases))
-    print(f"{len(cases)} cases, seed {asked.seed}: {asked.kills} kills, {asked.pairs} pairs of writers")
+    print(f"{len(cases)} cases, seed {asked.seed}: {asked.kills} kills by {asked.by}, {asked.pairs} pairs of writers")
     for i, case in enumerate(cases):
         with tempfile.TemporaryDirectory() as place:
             work = Path(place)
@@ -326,7 +338,7 @@ def main() -> int:
             killer = Killer(case, work, rng=random.Random(f"{asked.seed} {case}"))
             kills = asked.kills // len(cases) + (i < asked.kills % len(cases))
             pairs = asked.pairs // len(cases) + (i < asked.pairs % len(cases))
-            compared, differs = killer.kills(kills) if kills else (0, [])
+            compared, differs = killer.kills(kills, by=signal.Signals[asked.by]) if kills else (0, [])
             told = [killer.pair(resume=k % 2 == 1) for k in range(pairs)]
         one = sum(not text for text in told)
         print(

@@ -333,3 +333,24 @@ def test_ends_that_the_data_show_are_used_without_being_stated():
     assert silent.unseen.to_dict() == stated.unseen.to_dict()
     assert silent.verdict == stated.verdict
     assert any("taken to end at 1" in note for note in silent.notes)
+
+
+@pytest.mark.parametrize("n_prompts", [1, 7, 300])
+def test_the_price_is_where_bisection_finds_it(n_prompts):
+    from kleash.forecasting import unseen
+
+    rng = np.random.default_rng(n_prompts)
+    push = rng.uniform(1e-3, 40, size=(n_prompts, 9)) * rng.uniform(0.01, 12, size=9)
+    stake, weight = rng.exponential(size=(n_prompts, 9)), rng.integers(2, 40, size=n_prompts).astype(float)
+    log_value = np.log(stake) - np.log(weight)[:, None]
+    top = (log_value + push).max(axis=0)
+    ends = top - 2 * push.max(axis=0) - 60, top
+    low, high = (end.copy() for end in ends)
+    for _ in range(80):
+        middle = 0.5 * (low + high)
+        q = (np.exp(0.5 * (log_value - middle - push)) - np.exp(-push)) / -np.expm1(-push)
+        much = weight @ np.clip(q, 0, 1) > 3.0
+        low, high = np.where(much, middle, low), np.where(much, high, middle)
+    found = unseen._price(log_value, push, weight, *(end.copy() for end in ends), budget=3.0)
+    some = weight.sum() > 3.0  # else all may be bought at any low price
+    np.testing.assert_allclose(found[:9] if some else high, high, rtol=1e-12, atol=1e-12)

@@ -46,6 +46,13 @@ _SETTINGS = "; ".join(f"of the {name}: {', '.join(world.settings)}" for name, wo
 @click.option("--seed", type=int, help="Start of all randomness; default 0.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Keep the run in a new folder.")
 @click.option("--resume", is_flag=True, help="With --out: go on with the run that is there.")
+@click.option(
+    "--ray",
+    is_flag=False,
+    flag_value="local",
+    metavar="[ADDRESS]",
+    help="With --out: some betas to each worker of a Ray cluster; without ADDRESS one on this machine.",
+)
 @format_option
 @debug_option
 def sweep(
@@ -59,6 +66,7 @@ def sweep(
     seed: int | None,
     out: Path | None,
     resume: bool,
+    ray: str | None,
     form: Format,
 ) -> None:
     """Train against a judge at several betas at once and see what the dial does.
@@ -98,6 +106,10 @@ def sweep(
     if a_model and wrong:
         raise click.UsageError(f"{wrong} belongs to a world, and {configs[0]} trains a model")
     asked = asked if world is None else dataclasses.replace(asked, world=world)
+    if ray is not None:
+        given = {"beta": betas or None, "seeds": seeds, "seed": seed}
+        _on_ray(asked, ray, settings=_settings(settings), given=given, out=out, resume=resume, form=form)
+        return
     with live_table() if a_model or needs_a_model(asked.world) else progress("training") as shown:
         move, watch = shown if isinstance(shown, tuple) else (shown, None)
         result = sweeping.sweep(
@@ -112,6 +124,28 @@ def sweep(
             watch=watch,
         )
     _tell(result, out)
+    emit(form, data=result.to_dict, rows=result.rows, show=result)
+
+
+def _on_ray(
+    asked: Any,
+    address: str,
+    *,
+    settings: dict[str, float],
+    given: dict[str, Any],
+    out: Path | None,
+    resume: bool,
+    form: Format,
+) -> None:
+    from kleash.train.spread import spread_sweep
+    from kleash.train.sweep import sweep as on_one
+
+    if out is None:
+        raise click.UsageError("--ray: expected together with --out, a folder that all workers see")
+    said = {name: value for name, value in given.items() if value is not None}
+    with progress("parts") as move:
+        how: dict[str, Any] = {"settings": settings, "said": said, "out": out, "resume": resume, "progress": move}
+        result = spread_sweep(on_one, asked, address=address, **how)
     emit(form, data=result.to_dict, rows=result.rows, show=result)
 
 

@@ -11,7 +11,7 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PromptEstimates", "estimate_prompts"]
+__all__ = ["PromptEstimates", "estimate_prompts", "plain_prompts"]
 
 Floats = NDArray[np.float64]
 
@@ -117,6 +117,28 @@ def estimate_prompts(
         label_ess=label_ess,
         deviations=deviations,
     )
+
+
+def plain_prompts(reward: Floats, marked: Floats, inverse_beta: Floats) -> Floats:
+    """Reward, KL and gold by self-normalised weights alone, the ``plain`` of :func:`estimate_prompts`: (3, P, B).
+
+    Parameters
+    ----------
+    reward, marked, inverse_beta
+        As there.
+
+    Returns
+    -------
+    Reward in its units, KL in nats, the mean of ``marked``.
+    """
+    top = reward.max(axis=1, keepdims=True)
+    below = reward - top
+    with np.errstate(over="ignore"):  # to a weight of exp(-inf) = 0
+        terms = np.exp(below[..., None] * inverse_beta)
+    sums = np.stack([np.ones_like(below), below, marked], axis=1) @ terms  # (P, 3, B)
+    weight, shifted = sums[:, 0], sums[:, 1] / sums[:, 0]
+    kl = inverse_beta * shifted - np.log(weight / reward.shape[1])
+    return np.stack([shifted + top, kl, sums[:, 2] / weight])
 
 
 def _joined(parts: list[PromptEstimates]) -> PromptEstimates:

@@ -187,7 +187,8 @@ class Prompts:
         means = np.empty((self.counts.shape[0], both.shape[1]))
         step = max(1, _CELLS // known.size)
         for start in range(0, means.shape[0], step):
-            counts = self.counts[start : start + step, known].astype(np.float64)
+            drawn_here = self.counts[start : start + step]
+            counts = (drawn_here if known.all() else drawn_here[:, known]).astype(np.float64)
             drawn = counts.sum(axis=1, keepdims=True)
             drawn = np.where(drawn > 0, drawn, 1.0)  # no known prompt in a draw: its mean stays where it was
             means[start : start + step] = counts @ both / drawn

@@ -32,6 +32,7 @@ tenth of the reach, at 1 in 87 to 100, at 0.7 next to none of them is left; norm
 FAR = 3.0
 """SDs above the other answers to a prompt from which an answer belongs to the class of those the judge likes best."""
 _FULL_PUSH = 600.0  # nats from which a mass of 1e-200 takes over the prompt
+_CELLS = 200_000  # numbers in one working array
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -165,7 +166,16 @@ def class_shift(found: RareClass, table: Reweighted, beta: Floats, labels: Label
     log(1 - q + q a). Of that, what it would move the untouched reference is taken off: there the prompts that have the
     class make up for those that lack it.
     """
-    reward, kl, marked = table.plain[:, found.lacks]
+    if not found.lacks.any():
+        return np.zeros((2 if labels is None else 3, beta.size))
+    step = max(1, _CELLS // int(found.lacks.sum()))
+    parts = [slice(start, start + step) for start in range(0, beta.size, step)]
+    return np.concatenate([_shift_at(found, table, beta[part], labels, part) for part in parts], axis=1)
+
+
+def _shift_at(found: RareClass, table: Reweighted, beta: Floats, labels: Labels | None, part: slice) -> Floats:
+    """What the class moves at some of the betas, so few that the working arrays stay near a core."""
+    reward, kl, marked = (values[found.lacks, part] for values in table.plain)
     at_reference = table.reference[:, found.lacks, None]
     above = found.score[found.lacks, None] - reward
     push = np.clip(above / beta + kl, None, _FULL_PUSH)

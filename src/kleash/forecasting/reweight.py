@@ -159,7 +159,8 @@ def reweight(
     n_prompts, n_betas = samples.n_prompts, beta.size
     plain, value = np.empty((3, n_prompts, n_betas)), np.empty((3, n_prompts, n_betas))
     reference, ess, label_ess = np.empty((2, n_prompts)), np.empty((n_prompts, n_betas)), np.zeros(n_betas)
-    drift, noise = np.zeros((3, n_prompts, n_betas)), np.zeros((4, n_betas))
+    moved, noise = np.zeros((3, n_betas)), np.zeros((4, n_betas))
+    known = np.ones(n_prompts, dtype=bool) if labels is None else labels.known
     marked = np.zeros(samples.n_samples) if labels is None else labels.marked
     labelled = np.zeros(samples.n_samples, dtype=bool) if labels is None else labels.labelled
     n_splits = int(np.clip(_HALVED_SAMPLES // samples.n_samples, 1, _MOST_SPLITS)) if weights is None else 1
@@ -169,25 +170,25 @@ def reweight(
     else:
         parts = _weighted_parts(samples, marked, labelled, beta, weights=weights, rng=rng)
     for part in parts:
-        prompts, jackknife = part.prompts, part.jackknife
+        prompts, jackknife = _side_by_side(part.prompts), part.jackknife
         plain[:, prompts] = part.raw
-        value[:, prompts] = jackknife if correction else part.raw
         if not correction:
-            drift[:, prompts] = part.raw - jackknife if part.raw_half is None else part.raw_half - part.raw
+            drift = part.raw - jackknife if part.raw_half is None else part.raw_half - part.raw
+            value[:, prompts] = part.raw
         else:
-            drift[:, prompts] = part.raw - jackknife if part.half is None else part.half - jackknife
+            drift = part.raw - jackknife if part.half is None else part.half - jackknife
+            np.subtract(jackknife, 0.5 * drift, out=jackknife)
+            value[:, prompts] = jackknife
+        moved[:2] += drift[:2].sum(axis=1)
+        moved[2] += drift[2, known[part.prompts]].sum(axis=0)
         reference[:, prompts] = part.reference
         ess[prompts] = part.ess
         label_ess += part.label_ess.sum(axis=0)
         noise += part.noise
-        done += prompts.size * int(samples.counts[prompts[0]])
+        done += part.prompts.size * int(samples.counts[part.prompts[0]])
         if progress is not None:
             progress(done, samples.n_samples)
-    moved = drift.mean(axis=1)
-    if labels is not None:
-        moved[2] = drift[2, labels.known].mean(axis=0)
-    if correction:
-        value -= 0.5 * drift
+    moved /= np.array([[n_prompts], [n_prompts], [max(int(known.sum()), 1)]])
     kl = value[1]
     kl[(kl < 0) & (kl > -_ROUNDING)] = 0.0
     return Reweighted(
@@ -200,6 +201,12 @@ def reweight(
         label_ess=label_ess,
         noise=noise,
     )
+
+
+def _side_by_side(prompts: NDArray[np.intp]) -> NDArray[np.intp] | slice:
+    """The same prompts as a slice, where they follow each other: numpy copies into it several times as fast."""
+    first, last = int(prompts[0]), int(prompts[-1])
+    return slice(first, last + 1) if last - first + 1 == prompts.size else prompts
 
 
 def _weighted_parts(

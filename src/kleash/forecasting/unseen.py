@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit
 
 from kleash import _files
+from kleash._threads import in_order
 from kleash.forecasting.blocks import blocks
-from kleash.forecasting.estimate import estimate_prompts
+from kleash.forecasting.estimate import plain_prompts
 from kleash.forecasting.reweight import Labels
 from kleash.samples import Samples
 
@@ -35,6 +36,9 @@ CONFIDENCE = 0.95
 _FULL_PUSH = 600.0  # nats from which even a mass of 1e-200 takes over the prompt: the share is 1 to the last bit
 _FLOOR_PRECISION = 5e-4  # relative, of the smallest beta that holds an unseen cheat
 _SCORE_BISECTIONS = 40  # of a score known to within 600 beta and the span of the scores
+_LINEAR = 1e-9  # nats of push up to which the loss is linear in the mass, all or nothing
+_NEAR = 1e-14  # relative step at which the logarithm of a price is found
+_CELLS = 200_000  # numbers in one working array
 _BISECTIONS = 64  # of a price known to within 2 * 600 + 60 nats
 
 
@@ -121,22 +125,65 @@ def worst_loss(log_push: Floats, at_stake: Floats, counts: Floats | NDArray[np.i
         """The water-filling at one price per beta, in logs: multiply numerator and denominator by 1 / a."""
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             filled = (np.exp(0.5 * (log_value - log_price - push)) - np.exp(-push)) / -np.expm1(-push)
-        linear = push < 1e-9  # a = 1: the loss is linear in q, all or nothing
+        linear = push < _LINEAR
         return np.clip(np.where(linear, (log_value > log_price).astype(np.float64), filled), 0.0, 1.0)
 
     steepest = (log_value + push).max(axis=0)
     high = np.where(np.isfinite(steepest), steepest, 0.0)  # at this price nobody buys
     low = high - 2.0 * push.max(axis=0) - 60.0  # at this price everybody with something at stake is full
-    for _ in range(_BISECTIONS):
-        middle = 0.5 * (low + high)
-        too_much = (weight * mass(middle)).sum(axis=0) > budget
-        low, high = np.where(too_much, middle, low), np.where(too_much, high, middle)
+    if (push < _LINEAR).any():
+        for _ in range(_BISECTIONS):
+            middle = 0.5 * (low + high)
+            too_much = (weight * mass(middle)).sum(axis=0) > budget
+            low, high = np.where(too_much, middle, low), np.where(too_much, high, middle)
+    else:
+        step = max(1, _CELLS // push.shape[0])
+        for start in range(0, high.size, step):
+            part = slice(start, start + step)
+            high[part] = _price(
+                np.ascontiguousarray(log_value[:, part]),
+                np.ascontiguousarray(push[:, part]),
+                weight[:, 0],
+                low[part],
+                high[part],
+                budget=float(budget),
+            )
     q = mass(high)
     with np.errstate(divide="ignore"):
         share = expit(push + logit(q))
     price = np.exp(high)
     dual = (share * stake - price * weight * q).sum(axis=0) + price * budget
     return np.asarray(np.minimum(dual, stake.sum(axis=0)) / push.shape[0])
+
+
+def _price(log_value: Floats, push: Floats, weight: Floats, low: Floats, high: Floats, *, budget: float) -> Floats:
+    """The price at which all of the budget is spent, its logarithm, (B,), between ``low`` and ``high``.
+
+    What is spent is piecewise linear in s = exp(-log price / 2): Newton's step where it stays between the ends known so
+    far, else bisection of the logarithm.
+    """
+    scale = -np.expm1(-push)
+    with np.errstate(under="ignore"):
+        slope, start = np.exp(0.5 * (log_value - push)) / scale, np.exp(-push) / scale
+    at = 0.5 * (low + high)
+    open_ = np.arange(high.size)
+    for _ in range(_BISECTIONS):
+        a, s = slope[:, open_], np.exp(-0.5 * at[open_])
+        q = a * s - start[:, open_]
+        rising = (q > 0) & (q < 1)
+        spent = weight @ np.clip(q, 0.0, 1.0, out=q)
+        too_much = spent > budget
+        low[open_], high[open_] = np.where(too_much, at[open_], low[open_]), np.where(too_much, high[open_], at[open_])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            step = -2.0 * np.log(s + (budget - spent) / (weight @ np.where(rising, a, 0.0)))
+        inside = (step > low[open_]) & (step < high[open_])
+        middle = 0.5 * (low[open_] + high[open_])
+        done = inside & (np.abs(step - at[open_]) <= _NEAR * (1.0 + np.abs(step)))
+        at[open_] = np.where(inside, step, middle)
+        open_ = open_[~done & (middle > low[open_]) & (middle < high[open_])]
+        if not open_.size:
+            break
+    return at
 
 
 def class_loss(
@@ -167,8 +214,13 @@ def class_loss(
 def _plain(samples: Samples, labels: Labels, beta: Floats) -> Floats:
     """The plain estimates at other betas than the table's: (3, P, B)."""
     plain = np.empty((3, samples.n_prompts, beta.size))
-    for part, rows in blocks(samples, beta.size):
-        plain[:, part] = estimate_prompts(samples.reward[rows], labels.marked[rows], 1 / beta).plain
+
+    def found(block: tuple[NDArray[np.intp], NDArray[np.intp]]) -> tuple[NDArray[np.intp], Floats]:
+        part, rows = block
+        return part, plain_prompts(samples.reward[rows], labels.marked[rows], 1 / beta)
+
+    for part, here in in_order(found, blocks(samples, beta.size)):
+        plain[:, part] = here
     return plain
 
 

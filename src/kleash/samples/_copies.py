@@ -89,11 +89,16 @@ def _keys(samples: Samples) -> Ints:
     """A number for each answer, the same for the same answers, in the order of the texts or rewards."""
     if samples.answers is not None and not samples.answers.null_count():
         return samples.answers.rank("dense").to_numpy().astype(np.int64)
-    columns = [samples.reward]
-    if samples.gold is not None and not np.isnan(samples.gold).any():
-        columns.append(samples.gold)
-    table = np.stack(columns, axis=1) + 0.0  # -0 and 0 are one score
-    return np.unique(table, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    keys = _levels(samples.reward)
+    if samples.gold is None or np.isnan(samples.gold).any():
+        return keys
+    gold = _levels(samples.gold)
+    return _levels(keys * (gold.max() + 1) + gold)
+
+
+def _levels(values: NDArray[Any]) -> Ints:
+    """The place of each value among those that differ, in their order; -0 and 0 are one."""
+    return np.unique(values, return_inverse=True)[1].reshape(-1).astype(np.int64, copy=False)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -101,7 +106,8 @@ class _Counts:
     """How often each different answer came, prompt by prompt.
 
     ``row`` (N,) is the place of each answer's key in ``count`` (D,), of which prompt p has ``starts[p]`` and the
-    ``different[p]`` from there; ``runs`` (P,) in how many stretches they stand, and ``sorted`` (P,) whether in order.
+    ``different[p]`` from there, the least of them ``fewest[p]``; ``runs`` (P,) in how many stretches they stand, and
+    ``sorted`` (P,) whether in order.
     """
 
     row: Ints
@@ -111,6 +117,7 @@ class _Counts:
     runs: Ints
     sorted: NDArray[np.bool_]
     size: Ints
+    fewest: Ints
 
     @classmethod
     def of(cls, samples: Samples, keys: Ints) -> _Counts:
@@ -129,10 +136,13 @@ class _Counts:
             runs=np.add.reduceat(changes.astype(np.int64), starts),
             sorted=_sorted([keys, count[row], *_columns_to_sort_by(samples)], first, starts),
             size=samples.counts,
+            fewest=np.minimum.reduceat(count, np.concatenate([[0], np.cumsum(different)[:-1]])),
         )
 
     def multiples(self, m: int) -> NDArray[np.bool_]:
         """Prompts to which every answer came a multiple of m times, shape (P,)."""
+        if not (self.fewest >= m).any():
+            return np.zeros(self.size.size, dtype=bool)
         return np.logical_and.reduceat(self.count % m == 0, self.starts)
 
     def multiple(self) -> int | None:
@@ -143,7 +153,8 @@ class _Counts:
 
     def log_ways(self) -> Floats:
         """Logarithm of K! / prod c!, shape (P,)."""
-        return np.asarray(gammaln(self.size + 1.0) - np.add.reduceat(gammaln(self.count + 1.0), self.starts))
+        ways = gammaln(np.arange(float(self.size.max()) + 1) + 1.0)  # log n!
+        return np.asarray(ways[self.size] - np.add.reduceat(ways[self.count], self.starts))
 
     @property
     def together(self) -> NDArray[np.bool_]:
@@ -196,14 +207,25 @@ def _twins(samples: Samples, keys: Ints, counts: _Counts) -> NDArray[np.bool_]:
     """Prompts whose answers are all those of an earlier one, where that is no chance, shape (P,)."""
     most = np.exp(np.maximum(counts.log_most(), -_LARGEST))
     seen: dict[bytes, tuple[int, str, int]] = {}  # how many, the last prompt of them, and how many of that prompt
-    single, twin = np.ones(samples.n_prompts), np.zeros(samples.n_prompts, dtype=bool)
-    for p, (start, stop) in enumerate(zip(samples.offsets[:-1], samples.offsets[1:], strict=True)):
-        answers = np.sort(keys[start:stop]).tobytes()
+    rare = most <= _TWINS
+    single, twin = np.where(rare, 0.0, 1.0), np.zeros(samples.n_prompts, dtype=bool)
+    for p in np.flatnonzero(rare & _may_have_twins(samples, keys)).tolist():
+        answers = np.sort(keys[samples.offsets[p] : samples.offsets[p + 1]]).tobytes()
         total, name, own = seen.get(answers, (0, "", 0))
         own = own if name == samples.prompts[p] else 0
         seen[answers] = (total + 1, samples.prompts[p], own + 1)
         before = total - own
-        if most[p] <= _TWINS:
-            single[p] = before / (max(p, 1) * most[p])
-            twin[p] = before > 0
+        single[p] = before / (max(p, 1) * most[p])
+        twin[p] = before > 0
     return twin if _e_value(single) >= _EVIDENCE else np.zeros_like(twin)
+
+
+def _may_have_twins(samples: Samples, keys: Ints) -> NDArray[np.bool_]:
+    """Prompts of whose answers a sum of pseudo-random numbers is that of another prompt's, shape (P,).
+
+    None that has a twin is missing.
+    """
+    mixed = np.random.default_rng(0).integers(2**62, size=int(keys.max()) + 1)
+    total = np.add.reduceat(mixed[keys], samples.offsets[:-1])  # modulo 2^64
+    _, row, count = np.unique(total, return_inverse=True, return_counts=True)
+    return np.asarray(count[row.reshape(-1)] > 1)
