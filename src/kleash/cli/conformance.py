@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -70,8 +71,10 @@ def conformance(
         emit(form, data=asked.to_dict, rows=asked.rows, show=loss_table(asked))
         return 0 if asked.passed else 1
     if name not in NAMES:
-        known = f"{', '.join(NAMES)}, or module:function"
-        raise click.BadParameter(f"expected {known}, got {name!r}", param_hint="NAME")
+        near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else "a loss of your own is module:function"
+        known = ", ".join(NAMES)
+        raise click.BadParameter(f"expected {known} or MODULE:LOSS, got {name!r}; {hint}", param_hint="NAME")
     cases = None if config is None else [read_case(name, config)]
     inputs = [] if config is None else [{"path": str(config), "sha256": _files.sha256(config), "rows": 1}]
     with progress("Training") as move:
