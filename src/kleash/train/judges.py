@@ -19,7 +19,7 @@ from kleash.config import Within
 from kleash.errors import ConfigError, DataError, DependencyError, MissingFileError
 from kleash.train.asking import Judge
 
-__all__ = ["BUILT_IN", "JudgeSource", "guarded", "length", "lexicon", "load_judge", "reward_model"]
+__all__ = ["BUILT_IN", "JudgeSource", "guarded", "imported", "length", "lexicon", "load_judge", "reward_model"]
 
 BUILT_IN = ("length", "lexicon", "reward-model")
 """Judges known by name: words in the answer, the VADER lexicon's sentiment, a sequence classifier in a folder."""
@@ -48,7 +48,7 @@ def load_judge(source: JudgeSource, *, name: str, folder: str | Path = ".", devi
     `ConfigError`: No such module, function or built-in judge; what is there is not callable.
     """
     if ":" in source.use:
-        judge = _imported(source.use, name=name, folder=Path(folder))
+        judge = imported(source.use, name=name, folder=Path(folder))
     elif source.use == "length":
         judge = length
     elif source.use == "lexicon":
@@ -131,7 +131,8 @@ def _short(value: Any) -> str:
     return repr(_checks.short(str(value), width=_SHOWN))
 
 
-def _imported(where: str, *, name: str, folder: Path) -> Judge:
+def imported(where: str, *, name: str, folder: Path) -> Judge:
+    """The function ``module:function`` from a folder, or a `ConfigError` that says what is there instead."""
     module_name, _, attribute = where.partition(":")
     there = str(folder.resolve())
     sys.path.insert(0, there)

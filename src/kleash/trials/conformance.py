@@ -22,6 +22,7 @@ from kleash.trials.verdicts import Conformance, Prediction, judge, predict
 
 if TYPE_CHECKING:
     from kleash.estimates import Floats
+    from kleash.trials.loss_conformance import LossConformance
     from kleash.trials.trl_runs import Trace
 
 __all__ = ["ConformanceResult", "conformance", "run_case"]
@@ -61,7 +62,7 @@ class ConformanceResult:
 
 
 def conformance(
-    name: str,
+    name: str | Callable[..., Any],
     *,
     cases: Sequence[Case] | None = None,
     quick: bool = False,
@@ -69,7 +70,10 @@ def conformance(
     folder: str | Path | None = None,
     inputs: Sequence[Mapping[str, Any]] = (),
     progress: Progress | None = None,
-) -> ConformanceResult:
+    beta: float = 0.5,
+    group_size: int = 4,
+    settings: Mapping[str, Any] | None = None,
+) -> ConformanceResult | LossConformance:
     """Train in enumerable worlds, against the fixed point that the settings imply and against the tilt.
 
     Use it to learn what a trainer's beta means, or after an upgrade of the trainer. It says nothing about optimisation
@@ -78,7 +82,9 @@ def conformance(
     Parameters
     ----------
     name
-        ``kleash``, ``trl-grpo``, ``trl-rloo`` or ``trl-dpo``.
+        ``kleash``, ``trl-grpo``, ``trl-rloo`` or ``trl-dpo``. Or a loss of one's own, a function or
+        ``module:function``: nothing is trained then, and ``beta``, ``group_size`` and ``settings`` are what it is asked
+        with (:func:`kleash.trials.loss_conformance.loss_conformance`).
     cases
         What to run; default: the built-in configurations.
     quick
@@ -92,17 +98,23 @@ def conformance(
         Provenance of files that ``cases`` came from: path, sha256, rows.
     progress
         Called with (configurations done, all).
+    beta, group_size, settings
+        Of a loss of one's own: the coefficient, answers to a prompt, further keywords.
 
     Returns
     -------
-    ConformanceResult
-        A verdict per configuration.
+    ConformanceResult or LossConformance
+        A verdict per configuration; of a loss its faults, its gradient and where it comes to rest.
 
     Raises
     ------
     DependencyError
         TRL is missing, or of a version that was not tested; torch is missing and ``cases`` need it.
     """
+    if not isinstance(name, str) or ":" in name:
+        where = "." if folder is None else folder
+        with_it = _loss_side()
+        return with_it(name, beta=beta, group_size=group_size, settings=settings, folder=where)
     _checks.choice(name, NAMES, name="NAME")
     versions = {"kleash": version(), **({} if name == "kleash" else _trl_versions())}
     chosen = built_in(name, quick=quick) if cases is None else list(cases)
@@ -131,6 +143,15 @@ def conformance(
     return ConformanceResult(
         name=name, rows=tuple(rows), versions=versions, seed=seed, inputs=tuple(inputs), notes=notes
     )
+
+
+def _loss_side() -> Callable[..., LossConformance]:
+    if find_spec("torch") is None:
+        fix = "pip install 'kleash[train]'"
+        raise DependencyError(_checks.message("loss", expected="torch to ask it", got="none", fix=fix))
+    from kleash.trials.loss_conformance import loss_conformance
+
+    return loss_conformance
 
 
 def run_case(case: Case, *, sizes: tuple[int, int, int] = (_BATCHES, _STEPS, _BATCH), seed: int = 0) -> Conformance:

@@ -27,6 +27,8 @@ from kleash.gradients import TokenWorld
 from kleash.kl import derivative, k3, log_softmax
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from kleash.estimates import Floats
@@ -35,6 +37,7 @@ __all__ = [
     "Objective",
     "Puzzle",
     "answer_kl",
+    "at_rest",
     "expected_update",
     "group_advantage",
     "pair_mass",
@@ -303,28 +306,42 @@ def root(puzzle: Puzzle, objective: Objective) -> Floats | None:
     >>> round(float(np.exp(root(coin, plain))[0, 1]), 3)
     0.618
     """
+    start = log_softmax(puzzle.reference_logits)
+
+    def update(logits: Floats) -> Floats:
+        return expected_update(puzzle, logits, objective)
+
+    if objective.labels == "bernoulli":  # known, where labels are all but sure the flow is too slow to find it
+        known = tilt_logits(puzzle, objective.tilt_beta)
+        if np.abs(update(known)).max() <= 1e-8 * (np.abs(update(start)).max() + np.finfo(float).tiny):
+            return known
+    scale = max(objective.beta * min(1.0, objective.beta if objective.labels != "none" else 1.0), 1e-3)
+    return at_rest(puzzle, update, scale=scale)
+
+
+def at_rest(puzzle: Puzzle, update: Callable[[Floats], Floats], *, scale: float) -> Floats | None:
+    """Where a mean update comes to rest, followed from the reference; normalised logits, or None.
+
+    ``update``: The mean direction at logits of shape (n_prefixes, vocabulary), of the same shape. ``scale``: Its size,
+    which says how long is long: the flow is followed for 100 / scale.
+
+    Notes
+    -----
+    Natural-gradient flow, then Newton's method. None if the flow does not come to rest within 20 nats of the reference,
+    or the update there is not 0 to 1e-8 of what it is at the reference.
+    """
     from scipy.integrate import solve_ivp
     from scipy.optimize import root as solve
 
     start = log_softmax(puzzle.reference_logits)
     shape = start.shape
-
-    def update(flat: Floats) -> Floats:
-        return expected_update(puzzle, flat.reshape(shape), objective)
-
-    size = np.abs(update(start.ravel())).max() + np.finfo(float).tiny
-    if objective.labels == "bernoulli":  # known, where labels are all but sure the flow is too slow to find it
-        known = tilt_logits(puzzle, objective.tilt_beta)
-        if np.abs(update(known.ravel())).max() <= 1e-8 * size:
-            return known
+    size = np.abs(update(start)).max() + np.finfo(float).tiny
 
     def flow(_: float, flat: Floats) -> Floats:
         logits = log_softmax(flat.reshape(shape))
         reach = visits(puzzle, logits)
-        direction = update(flat) / (reach[:, None] * np.exp(logits))
+        direction = update(logits) / (reach[:, None] * np.exp(logits))
         return np.asarray((direction - direction.mean(axis=1, keepdims=True)).ravel())
-
-    scale = max(objective.beta * min(1.0, objective.beta if objective.labels != "none" else 1.0), 1e-3)
 
     def far(_: float, flat: Floats) -> float:
         return _REACH - float(np.abs(log_softmax(flat.reshape(shape)) - start).max())
@@ -337,11 +354,11 @@ def root(puzzle: Puzzle, objective: Objective) -> Floats | None:
 
     def residual(free: Floats) -> Floats:
         logits = np.concatenate([np.zeros((shape[0], 1)), free.reshape(shape[0], -1)], axis=1)
-        return np.asarray(update(logits.ravel())[:, 1:].ravel())
+        return np.asarray(update(logits)[:, 1:].ravel())
 
     found = solve(residual, (end[:, 1:] - end[:, :1]).ravel(), method="hybr", tol=1e-14)
     logits = log_softmax(np.concatenate([np.zeros((shape[0], 1)), found.x.reshape(shape[0], -1)], axis=1))
-    if np.abs(update(logits.ravel())).max() > 1e-8 * size or np.abs(logits - end).max() > 0.05:
+    if np.abs(update(logits)).max() > 1e-8 * size or np.abs(logits - end).max() > 0.05:
         return None
     return np.asarray(logits)
 

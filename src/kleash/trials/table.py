@@ -9,9 +9,10 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from kleash.trials.conformance import ConformanceResult
+    from kleash.trials.loss_conformance import LossConformance
     from kleash.trials.verdicts import Conformance, Point
 
-__all__ = ["conformance_table"]
+__all__ = ["conformance_table", "loss_table"]
 
 
 def conformance_table(result: ConformanceResult) -> RenderableType:
@@ -52,3 +53,37 @@ def _point(point: Point | None) -> str:
 
 def _value(value: float, within: float | None) -> str:
     return f"{value:.4g}" + (f" ± {within:.1g}" if within is not None and within > 1e-6 else "")
+
+
+def loss_table(result: LossConformance) -> RenderableType:
+    """What a loss does with its leash, a sentence a line, and its fixed points."""
+    from rich.table import Table
+
+    head = f"{result.name}, beta {result.beta:.4g}, groups of {result.group_size}"
+    pull = "pulls back" if result.pulls_back else "does not pull back"
+    tied = {"neither": "tied to nothing"}.get(result.to, f"tied to the {result.to}")
+    lines = [Text(head, style="bold"), Text(f"  leash     {pull}, {tied}"), Text(f"  gradient  {result.gradient}")]
+    if result.unbiased is not None:
+        said = "no" if result.unbiased else "yes: a larger group has another mean update"
+        lines.append(Text(f"  biased by the size of its groups  {said}"))
+    for fault in result.faults:
+        lines += [Text(f"✗ {fault.code}: {fault.message}", style="red"), Text(f"  do: {fault.fix}")]
+    if not result.faults:
+        lines.append(Text("✓ no fault found of the nine that are looked for"))
+    if not result.variants:
+        return Group(*lines)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("where it comes to rest")
+    for name in ("score", "KL", "tilt's beta", "apart"):
+        table.add_column(name, justify="right")
+    for v in result.variants:
+        cells = ["" if x is None else f"{x:.4g}" for x in (v.reward, v.kl, v.tilt_beta)]
+        table.add_row(v.name, *(cells if v.reward is not None else ["not found", "", ""]), _apart(v.apart))
+    small = (
+        "KL in nats per answer. The tilt's beta is that of the optimum of reward - beta KL next to it; apart is how far"
+    )
+    return Group(*lines, Text(), table, Text(f"{small} the two are in probability.", style="dim"))
+
+
+def _apart(value: float | None) -> str:
+    return "" if value is None else "0" if value < 1e-6 else f"{value:.2g}"

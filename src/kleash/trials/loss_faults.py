@@ -1,0 +1,230 @@
+"""Which fault does a loss have? Questions to its gradient on one batch, each about one way in which leashes come off.
+
+The penalty is what of the gradient depends on beta: the gradient at beta minus the one at 0, per token. What it depends
+on says what it ties to; where it is zero says what cuts it off.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kleash.trials.user_loss import Batch, UserLoss
+
+if TYPE_CHECKING:
+    from kleash.estimates import Floats
+
+__all__ = ["CODES", "Fault", "faults_of", "ties_to"]
+
+_LENGTHS = (4, 3, 4, 2)
+_SAME = 1e-9
+"""Share of the largest entry below which a change is rounding."""
+_NEAR, _FAR = 0.02, (0.3, 1.0, 2.0, 4.0)
+"""Log ratios in nats of a token at which a penalty must pull: those that training shows, from the first steps on."""
+
+CODES = {
+    "UNUSED_COEFFICIENT": ("beta changes neither the loss nor its gradient", "pass beta to the penalty"),
+    "DETACHED": (
+        "beta changes the loss and not its gradient: the penalty is detached",
+        "let the gradient through logp in the KL term; on-policy a term that is 0 in value may still have one",
+    ),
+    "NO_PULL": (
+        "the penalty's gradient is the same for every token, policy and reference, so its mean is 0: k1 as a loss",
+        "k2 or k3 in the loss, or k1 in the reward",
+    ),
+    "SAMPLER": (
+        "the penalty ties to old_logp, not to ref_logp: it bounds a step and never the drift",
+        "compare logp with ref_logp",
+    ),
+    "ZERO_REFERENCE": (
+        "the penalty does not depend on ref_logp: a reference of zeros, an entropy bonus at best",
+        "pass the reference's log-probabilities, and look at what is passed",
+    ),
+    "SHIFTED": (
+        "the penalty of a token does not depend on that token's ref_logp, or one position is left out: shifted by one",
+        "cut logp, ref_logp and mask to the same positions",
+    ),
+    "UNMASKED": (
+        "what stands under the mask changes the gradient: padding is penalised",
+        "multiply the penalty by the mask before it is averaged",
+    ),
+    "CLAMPED": (
+        "the penalty is cut off at log ratios that every run reaches",
+        "clamp where k3 overflows (10 to 20), not where it works",
+    ),
+    "SIGN": (
+        "the penalty pushes away from the reference",
+        "add beta times the KL to the loss, or take it off the reward",
+    ),
+}
+"""Code -> what is wrong, and what to do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """What is wrong with a loss: a code of :data:`CODES`, in words, and what to do."""
+
+    code: str
+    message: str
+    fix: str
+
+    @classmethod
+    def of(cls, code: str) -> Fault:
+        """The fault of this code."""
+        message, fix = CODES[code]
+        return cls(code=code, message=message, fix=fix)
+
+    def to_dict(self) -> dict[str, str]:
+        """JSON-ready plain data."""
+        return {"code": self.code, "message": self.message, "fix": self.fix}
+
+
+def batch_of(group_size: int, *, seed: int = 0) -> Batch:
+    """Two groups of answers of two to four tokens, on-policy, half a nat a token from the reference."""
+    rng = np.random.default_rng(seed)
+    n = 2 * group_size
+    length = np.resize(np.asarray(_LENGTHS), n)
+    mask = np.arange(4)[None, :] < length[:, None]
+    logp = np.where(mask, -rng.uniform(0.3, 2.0, mask.shape), 0.0)
+    ref = np.where(mask, logp - 0.5 * rng.normal(size=mask.shape), 0.0)
+    reward = np.resize(np.array([1.0, 0.0, 0.5, 0.0, 1.0]), n)
+    return Batch(logp=logp, old_logp=logp.copy(), ref_logp=ref, reward=reward, mask=mask)
+
+
+def changed(batch: Batch, **parts: Floats) -> Batch:
+    """The batch with other parts."""
+    return Batch(**{**vars(batch), **parts})
+
+
+class _Asked:
+    """The penalty of a loss on batches like one: gradient at beta less gradient at 0, and the same of the value."""
+
+    def __init__(self, loss: UserLoss, beta: float) -> None:
+        self.loss, self.beta = loss, beta
+        self.batch = batch_of(loss.group_size)
+        self.size = float(np.abs(self(self.batch)).max())
+
+    def __call__(self, batch: Batch) -> Floats:
+        return np.asarray(self.loss(batch, beta=self.beta)[1] - self.loss(batch, beta=0.0)[1])
+
+    def values_differ(self) -> bool:
+        first, second = (self.loss(self.batch, beta=beta)[0] for beta in (self.beta, 0.0))
+        return abs(first - second) > _SAME * max(1.0, abs(second))
+
+    def moved(self, first: Batch, second: Batch) -> Floats:
+        """How the penalty differs between two batches, as a share of its size."""
+        a, b = self(first), self(second)
+        return np.abs(a - b) / max(self.size, float(np.abs(a).max()), float(np.abs(b).max()), 1e-300)
+
+
+def ties_to(loss: UserLoss, *, beta: float) -> str:
+    """``reference``, ``sampler`` or ``neither``: what the penalty's gradient depends on beside the policy."""
+    asked = _Asked(loss, beta)
+    rng = np.random.default_rng(1)
+    noise = 0.3 * rng.normal(size=asked.batch.logp.shape) * asked.batch.mask
+    off = changed(asked.batch, old_logp=asked.batch.logp + noise)  # the ratios are no longer 1
+    if asked.moved(off, changed(off, ref_logp=off.ref_logp - noise)).max() > _SAME:
+        return "reference"
+    away = changed(off, old_logp=off.old_logp - 2 * noise)
+    return "sampler" if asked.moved(off, away).max() > _SAME and _penalises(asked, off) else "neither"
+
+
+def _penalises(asked: _Asked, batch: Batch) -> bool:
+    return bool(np.abs(asked(batch)).max() > _SAME)
+
+
+def faults_of(loss: UserLoss, *, beta: float) -> tuple[Fault, ...]:
+    """What is wrong with the leash of a loss, the first cause alone where one explains the rest.
+
+    Parameters
+    ----------
+    loss
+        The loss and its settings.
+    beta
+        A coefficient above 0.
+
+    Returns
+    -------
+    tuple of Fault
+        Empty where none was found. SIGN is not among them: it needs the mean over a policy's own answers
+        (`kleash.trials.loss_conformance`).
+    """
+    asked = _Asked(loss, beta)
+    where = ties_to(loss, beta=beta)
+    if where == "sampler":
+        return (Fault.of("SAMPLER"),)
+    if asked.size <= _SAME:
+        near = changed(asked.batch, ref_logp=asked.batch.logp - _NEAR * asked.batch.mask)
+        if _penalises(asked, near):
+            return (Fault.of("CLAMPED"),)
+        return (Fault.of("DETACHED" if asked.values_differ() else "UNUSED_COEFFICIENT"),)
+    if where == "neither":
+        other = changed(asked.batch, logp=0.7 * asked.batch.logp, old_logp=0.7 * asked.batch.logp)
+        alike = asked.moved(asked.batch, other).max() <= _SAME
+        return (Fault.of("NO_PULL" if alike else "ZERO_REFERENCE"),)
+    found = []
+    if _unmasked(asked):
+        found.append("UNMASKED")
+    if _shifted(asked):
+        found.append("SHIFTED")
+    elif _clamped(asked):
+        found.append("CLAMPED")
+    return tuple(map(Fault.of, found))
+
+
+def _unmasked(asked: _Asked) -> bool:
+    """Whether numbers under the mask move the penalty, or are moved by it."""
+    batch = asked.batch
+    junk = ~batch.mask * np.random.default_rng(2).normal(size=batch.mask.shape)
+    filled = changed(batch, logp=batch.logp + junk, old_logp=batch.old_logp + junk, ref_logp=batch.ref_logp - 3 * junk)
+    found = asked(filled)
+    outside = np.abs(np.where(batch.mask, 0.0, found)).max() > _SAME * asked.size
+    inside = np.where(batch.mask, asked.moved(batch, filled), 0.0).max() > 1e-6
+    return bool(outside or inside)
+
+
+def _shifted(asked: _Asked) -> bool:
+    """Whether a token's penalty ignores that token's reference while it follows another's, or one is never used."""
+    batch, rows = asked.batch, (0, 2)  # answers of four tokens
+    for row in rows:
+        follows = np.zeros((4, 4))
+        for s in range(4):
+            for delta in (
+                0.0,
+                _NEAR,
+                -0.7,
+                1.3,
+            ):  # one of them changes even a slope of two values, or of none but near 0
+                ref = batch.ref_logp.copy()
+                ref[row, s] = batch.logp[row, s] - delta
+                moved = asked.moved(batch, changed(batch, ref_logp=ref))[row]
+                follows[:, s] = np.maximum(follows[:, s], moved)
+        used = follows > _SAME
+        if used.any() and (not used.any(axis=0).all() or not np.diag(used).any()):
+            return True
+    return False
+
+
+def _clamped(asked: _Asked) -> bool:
+    """Whether a token's penalty stands still between log ratios, or is 0 at one, where every estimator moves."""
+    batch = asked.batch
+    own = changed(batch, ref_logp=batch.logp.copy())  # at the reference, then one token away from it
+
+    def pull(delta: float) -> float:
+        ref = own.ref_logp.copy()
+        ref[0, 0] -= delta
+        return float((asked(changed(own, ref_logp=ref)) - rest)[0, 0])
+
+    rest = asked(own)
+    largest = max(abs(pull(sign * delta)) for delta in (_NEAR, *_FAR) for sign in (1, -1))
+    for sign in (1, -1):
+        pulls = [pull(sign * delta) for delta in (_NEAR, *_FAR)]
+        if any(abs(x) <= _SAME * largest for x in pulls[1:]):
+            return True
+        still = all(abs(x - pulls[2]) <= _SAME * largest for x in pulls[2:])
+        even = pull(-1.0) * pull(1.0) > 0  # |x| in the loss has a slope of two signs
+        if still and even:
+            return True
+    return False
