@@ -423,7 +423,8 @@ FOREIGN = {
 @pytest.mark.parametrize("name", ["t.json", "t.parquet"])
 def test_foreign_files(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
-    assert refused(tmp_path / name).endswith("is not a frontier written by kleash")
+    line = refused(tmp_path / name)
+    assert any(words in line for words in ("is not a frontier written by kleash", "unreadable Parquet", "empty file"))
 
 
 @pytest.mark.parametrize("name", ["t.json", "t.parquet"])
@@ -483,7 +484,7 @@ def test_no_such_file(tmp_path, name):
 def test_a_folder(tmp_path, name):
     (tmp_path / name).mkdir()
     line = refused(tmp_path / name)
-    assert name == "t.parquet" or line.endswith("cannot be read: Is a directory")
+    assert line.endswith("got a folder; name a file in it")
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t", "t.jsonl"])

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 _STEERING = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_LARGEST = 2**63 - 1
 
 
 def message(thing: str, *, expected: str, got: object, fix: str = "") -> str:
@@ -104,11 +105,13 @@ def number(
     return x
 
 
-def integer(value: Any, *, name: str, at_least: int | None = None) -> int:
-    """An int of at least ``at_least``; a float with a fractional part is refused, not rounded."""
+def integer(value: Any, *, name: str, at_least: int | None = None, at_most: int = _LARGEST) -> int:
+    """An int between the limits, which fits into 64 bits; a float with a fractional part is refused, not rounded."""
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not whole or (at_least is not None and value < at_least):
-        expected = "a whole number" + ("" if at_least is None else f" of at least {at_least}")
+    if not whole or (at_least is not None and value < at_least) or value > at_most:
+        limits = [] if at_least is None else [f"at least {at_least}"]
+        limits += [f"at most {at_most}"] if whole and value > at_most else []
+        expected = "a whole number" + (f" of {' and '.join(limits)}" if limits else "")
         raise OptionError(message(name, expected=expected, got=short(value)))
     return int(value)
 

@@ -35,9 +35,14 @@ _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp", re.DOTALL)
 
 
 def sha256(path: str | Path) -> str:
-    """SHA-256 of a file's bytes in hexadecimal, read in pieces."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """SHA-256 of a file's bytes in hexadecimal, read in pieces; a DataError where the system does not give them."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror or error}", path=path) from error
 
 
 MOST = 1 << 26
@@ -52,6 +57,8 @@ def read_text(
     A `FileNotFoundError` and a `UnicodeDecodeError` are the caller's to put into words.
     """
     try:
+        if path.exists():
+            must_be_file(path, expected=expected)
         with open(path, encoding="utf-8", errors=errors) as file:
             if os.fstat(file.fileno()).st_size > most:
                 got = f"more than {most >> 20} MB"

@@ -292,7 +292,8 @@ def _scalar(kind: Any, value: Any, name: str, folder: Path, limits: Within) -> A
         return as_path(value, name, folder)
     if kind is int:
         least = None if limits.at_least is None else int(limits.at_least)
-        return _checks.integer(value, name=name, at_least=least)
+        most = {} if limits.at_most is None else {"at_most": int(limits.at_most)}
+        return _checks.integer(value, name=name, at_least=least, **most)
     if kind is float:
         return _checks.number(_of(float, value, name), name=name, **asdict(limits))
     return _of(kind, value, name)

@@ -197,10 +197,8 @@ class Frontier:
             if form == ".json":
                 content = json.loads(_files.read_text(path))
             else:
-                import polars as pl
-
-                content = json.loads(pl.read_parquet_metadata(path)["kleash"])
                 with opened(path) as source:
+                    content = json.loads(source.metadata()["kleash"])
                     content["rows"] = [row for _, row in source.rows()]
             return cls.from_dict(content)
         except FileNotFoundError as error:

@@ -163,6 +163,7 @@ class Run:
             if self.lock.held:
                 metrics.unlink(missing_ok=True)
             return None
+        _files.must_be_file(path, expected="a checkpoint")
         try:
             with safe_open(path, framework="numpy") as file:
                 told = json.loads(file.metadata()["kleash"])

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 import kleash
 from kleash.cli import cli
 from kleash.errors import DataError, KleashError, OptionError
+from kleash.logs import _lines
 from kleash.rows import _csv, _source, opened
 
 COMMANDS = ("forecast", "check", "report", "sweep")
@@ -262,3 +264,73 @@ def test_what_is_held_meanwhile_goes_with_sigterm(tmp_path):
     said = process.communicate(timeout=30)[1].decode()
     assert (process.returncode, said.count("\n")) == (143, 1), said
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["bomb.jsonl.gz", "bomb.csv.gz", "bomb.log.gz"])
+@pytest.mark.parametrize("command", ["forecast", "check"])
+def test_an_archive_is_weighed_before_its_rows_are_read(run, tmp_path, monkeypatch, name, command):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    row = {"j": b'{"prompt": "a", "reward": 1, "step": 1}\n', "c": b"a,1\n", "l": b"{'loss': 0.1, 'step': 1}\n"}[
+        name[5]
+    ]
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(b"prompt,reward\n" * (name[5] == "c") + row * ((40 << 20) // len(row)), 9))
+    refused(run(command, path), name)
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["forecast", "check"])
+@pytest.mark.parametrize("fill", ["x\n", "\n", '"\n'])
+def test_a_record_of_lines_without_end_is_left(run, tmp_path, monkeypatch, command, fill):
+    monkeypatch.setattr(_csv, "_LINES", 1 << 12)
+    monkeypatch.setattr(_lines, "_PROLOGUE", (1 << 16, 1 << 12))
+    path = tmp_path / "s.csv"
+    path.write_text('prompt,reward\n"' + fill * (1 << 15))
+    refused(run(command, path), *(["million lines"] if (command, fill) == ("forecast", "x\n") else []))
+
+
+def test_a_text_without_rows_is_left_and_one_whose_rows_come_late_is_read(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(_lines, "_BYTES", 1 << 10)
+    monkeypatch.setattr(_lines, "_PROLOGUE", (1 << 16, 1 << 12))
+    path, row = tmp_path / "run.log", "{'loss': 0.1, 'kl': 0.01, 'reward': 0.5, 'learning_rate': 1e-06, 'epoch': 0.1}\n"
+    path.write_text("talk\n" * 5_000 + row * 3)
+    refused(run("check", path), "expected rows of metrics, got none in the first")
+    path.write_text("talk\n" * 3_000 + row * 3 + "talk\n" * 9_000)
+    assert run("check", path).returncode in {0, 1}
+
+
+@pytest.mark.parametrize("name", ["s.json", "run/run.json", "run/metrics.jsonl", "run/frontier.parquet"])
+def test_a_file_of_kleash_is_no_pipe(run, tmp_path, name):
+    (tmp_path / "c.toml").write_text("steps = 5\nbeta = [1, 15]\n")
+    assert run("sweep", tmp_path / "c.toml", "--out", tmp_path / "run").returncode == 0
+    path = tmp_path / name
+    for make in (lambda: os.mkfifo(path), path.mkdir):
+        path.unlink(missing_ok=True)
+        make()
+        refused(run("report", path.parent if name.startswith("run/") else path), path.name)
+
+
+@pytest.mark.parametrize(("key", "most"), [("steps", "100000000"), ("seeds", "10000"), ("seed", "9223372036854775807")])
+def test_whole_numbers_have_limits(run, tmp_path, key, most):
+    (tmp_path / "c.toml").write_text(f"beta = [1]\n{key} = {'1' * 300}\n")
+    refused(run("sweep", tmp_path / "c.toml"), key, "a whole number")
+    (tmp_path / "c.toml").write_text(f"beta = [1]\n{key} = {most}1\n")
+    refused(run("sweep", tmp_path / "c.toml"), f"at most {most}")
+
+
+@pytest.mark.parametrize(
+    ("ending", "words"),
+    [
+        ("forecast - <&-", "stdin: file: expected rows, got an empty file"),
+        ("report - <&-", "is no JSON"),
+        ("report - < /dev/zero", "is larger than 64 MB"),
+        ("report loop", "loop: expected"),
+        ("report /proc/self/mem", "/proc/self/mem: cannot be read"),
+    ],
+)
+def test_inputs_that_the_system_keeps_back_are_one_line(tmp_path, ending, words):
+    (tmp_path / "loop").symlink_to("loop")
+    command = f"{sys.executable} -c 'from kleash.cli import main; main()' {ending}"
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, timeout=60, check=False)
+    refused(done, words)

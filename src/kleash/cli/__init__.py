@@ -94,6 +94,7 @@ def _run(group: click.Group, arguments: list[str], prog_name: str) -> int:
     from kleash.errors import KleashError
 
     state = {"debug": False}
+    sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # noqa: SIM115  closed by the caller: it holds nothing
     if sys.stdout is None:  # closed by the caller
         return _stopped(2, "stdout: closed; give it a place, or use --out", state)
     try:

@@ -140,14 +140,14 @@ def neighbours(log: Path) -> Neighbours:
         folders.append(log.parent.parent)
     scan = ConfigScan()
     for folder in folders:
-        card = _small(folder / "README.md")
+        card = small(folder / "README.md")
         found.versions = dict(re.findall(r"^- ([\w-]+): *(\S+)", card, re.MULTILINE)) | found.versions
         tags = [tag for tag in re.findall(r"^- ([\w-]+)\s*$", card, re.MULTILINE) if tag in _CARDS]
         found.tag = found.tag or (tags[0] if tags else "")
         for name in ("training_args.json", "args.json", "trainer_args.json"):
-            _take_json(scan, _small(folder / name))
+            _take_json(scan, small(folder / name))
         for name in ("config.yaml", "training_args.yaml", ".hydra/config.yaml"):
-            scan.yaml(_small(folder / name))
+            scan.yaml(small(folder / name))
     found.config = scan.found
     return found
 
@@ -161,7 +161,8 @@ def _take_json(scan: ConfigScan, text: str) -> None:
         scan.take(value)
 
 
-def _small(path: Path) -> str:
+def small(path: Path) -> str:
+    """The text of a file that lies beside a log; empty where there is none to read."""
     try:
         if not path.is_file() or path.stat().st_size > _SMALL:
             return ""

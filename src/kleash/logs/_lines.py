@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from kleash._checks import message
 from kleash.errors import DataError
 from kleash.rows import unpacked_bytes
 
@@ -18,7 +19,8 @@ _BYTES = 1 << 20
 _LONGEST = 1 << 22  # a longer line is a printed answer or binary data, not a row of metrics
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _RAY = re.compile(r"^\s*\(((?:[^()\s]+ )?(?:pid|rank)=\d+)(?:, ip=[^)]*)?\)\s?")
-_BREAK = re.compile(r"[\r\n]")
+_BREAK = re.compile(r"[\r\n]+")
+_PROLOGUE = 1 << 26, 1 << 20  # bytes, lines; what a trainer prints before its first row is a thousandth
 
 
 class Line(NamedTuple):
@@ -40,6 +42,7 @@ class LogFile:
     path: Path
     replaced: int = 0
     long: int = 0
+    rows: int = 0
     truncated_archive: bool = False
     notes: list[str] = field(default_factory=list)
 
@@ -70,9 +73,18 @@ def _pieces(file: LogFile) -> Iterator[str]:
 
 
 def lines(file: LogFile) -> Iterator[Line]:
-    """All lines in bounded memory: a line of any length costs no more than `_LONGEST` characters."""
-    number, rest, skipping = 1, "", False
+    """All lines in bounded memory: a line of any length costs no more than `_LONGEST` characters.
+
+    Whoever finds a row counts it in ``file.rows``; a text that goes on and on without any is a `DataError`.
+    """
+    number, rest, skipping, length = 1, "", False, 0
     for piece in _pieces(file):
+        if not file.rows and (length > _PROLOGUE[0] or number > _PROLOGUE[1]):
+            got = f"none in the first {length >> 20} MB ({number:,} lines)"
+            raise file.error(
+                message("training log", expected="rows of metrics", got=got, fix="is this the right file?")
+            )
+        length += len(piece)
         file.replaced += piece.count("\ufffd")
         text = rest + piece
         start = 0
@@ -81,7 +93,7 @@ def lines(file: LogFile) -> Iterator[Line]:
                 yield from _clean(number, text[start : mark.start()], whole=True)
             skipping = False
             start = mark.end()
-            number += mark[0] == "\n"
+            number += mark[0].count("\n")
         rest = text[start:]
         if skipping:
             rest = ""

@@ -71,7 +71,7 @@ def read_file(path: Path, trainer: str | None, mapping: Mapping[str, str] | None
             records = csv_records(file, table[0], trouble, skip=table[1])
         else:
             records = text_records(file, config, trouble)
-    runs = _collected(records, mapping, splits=splits)
+    runs = _collected(_counted(file, records), mapping, splits=splits)
     if not runs:
         got = "text without any" if trouble.broken == 0 else f"{trouble.broken} broken lines and no row"
         fix = f"first broken line: {trouble.first_broken}" if trouble.broken else "is this the right file?"
@@ -105,6 +105,12 @@ def _digest(path: Path) -> str:
         return sha256(path)
     files = sorted(file for file in path.rglob("*") if file.is_file())
     return hashlib.sha256("".join(map(sha256, files)).encode()).hexdigest()
+
+
+def _counted(file: LogFile, records: Iterable[Record]) -> Iterator[Record]:
+    for record in records:
+        file.rows += 1
+        yield record
 
 
 def _collected(records: Iterable[Record], mapping: Mapping[str, str] | None, *, splits: bool) -> list[Rows]:

@@ -323,7 +323,7 @@ def csv_records(file: LogFile, delimiter: str, trouble: Trouble, *, skip: int = 
             if index >= skip:
                 yield line.text + "\n"
 
-    limit = csv.field_size_limit(2**31 - 1)
+    limit = csv.field_size_limit(1 << 22)  # a longer cell is a quotation mark that nothing closes
     try:
         reader = csv.reader(texts(), delimiter=delimiter)
         header = [cell.strip() for cell in next(reader, [])]

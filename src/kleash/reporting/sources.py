@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -80,7 +81,7 @@ def sources_of(what: Any) -> tuple[ReportSource, ...]:
 
 def _names(paths: Sequence[Path]) -> list[str]:
     """As many of the last parts of a path as tell it apart; a number where the same path comes twice."""
-    parts = [("stdin",) if str(path) == "-" else path.resolve().parts for path in paths]
+    parts = [("stdin",) if str(path) == "-" else Path(os.path.realpath(path)).parts for path in paths]
     depth = 1
     while len(set(names := ["/".join(p[-depth:]) for p in parts])) < len(set(parts)) and depth < 99:
         depth += 1
@@ -98,11 +99,21 @@ def _numbered(names: Sequence[str]) -> list[str]:
 
 def _read(path: Path, name: str) -> list[ReportSource]:
     if str(path) == "-":
-        return [_from_text(sys.stdin.read(), path=path, name=name)]
+        return [_from_text(_from_stdin(), path=path, name=name)]
     if not path.is_dir():
         return [_of_file(path, name)]
     dial = [_of_file(path / DIAL, f"{name}, forecast")] if (path / DIAL).exists() else []
     return [from_run(read_run(path), name=name), *dial]
+
+
+def _from_stdin() -> str:
+    data = sys.stdin.buffer.read(_files.MOST + 1)
+    if len(data) > _files.MOST:
+        raise DataError(f"is larger than {_files.MOST >> 20} MB; expected {KINDS}", path="stdin")
+    try:
+        return data.decode("utf-8")
+    except ValueError as error:
+        raise DataError(f"is no text; expected {KINDS}", path="stdin") from error
 
 
 def _of_file(path: Path, name: str) -> ReportSource:

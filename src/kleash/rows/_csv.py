@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     import polars as pl
 
 
+_LINES = 1 << 22  # of one record, or blank ones between two
+
+
 def _header(source: Source) -> list[str]:
     """Column names as they stand in the file; a byte-order mark and blank lines in front are skipped.
 
@@ -57,7 +60,8 @@ def _csv_records(source: Source) -> Iterator[tuple[int, list[str]]]:
     limit = csv.field_size_limit(2**31 - 1)  # answers can be longer than the module's 128 KiB
     try:
         with open(source.plain, encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(_bounded(source, file), strict=True)
+            bounded = _Bounded(source, file)
+            reader = csv.reader(bounded, strict=True)
             while True:
                 line = reader.line_num + 1
                 try:
@@ -68,6 +72,7 @@ def _csv_records(source: Source) -> Iterator[tuple[int, list[str]]]:
                 if cells is None:
                     return
                 if len(cells) > 1 or any(map(str.strip, cells)):
+                    bounded.length = bounded.lines = 0
                     yield line, cells
     except UnicodeDecodeError:
         not_utf8(source)
@@ -75,14 +80,21 @@ def _csv_records(source: Source) -> Iterator[tuple[int, list[str]]]:
         csv.field_size_limit(limit)
 
 
-def _bounded(source: Source, file: TextIO) -> Iterator[str]:
-    """Lines of a text, none of them without end."""
-    number = 0
-    while line := file.readline(LONGEST + 1):
-        number += 1
-        if len(line) > LONGEST:
-            raise too_long(source, number)
-        yield line
+class _Bounded:
+    """Lines of a text, of which no record is without end: how many characters and lines the record has so far."""
+
+    def __init__(self, source: Source, file: TextIO) -> None:
+        self._source, self._file = source, file
+        self._number, self.length, self.lines = 0, 0, 0
+
+    def __iter__(self) -> Iterator[str]:
+        while line := self._file.readline(LONGEST + 1):
+            self._number += 1
+            self.length += len(line)
+            self.lines += 1
+            if self.length > LONGEST or self.lines > _LINES:
+                raise too_long(self._source, self._number)
+            yield line
 
 
 def _batches(source: Source, columns: Sequence[str], size: int) -> Iterator[pl.DataFrame] | None:

@@ -22,6 +22,14 @@ def _columns(source: Source) -> Mapping[str, pl.DataType | None]:
         return dict(pl.read_parquet_schema(source.plain))
 
 
+def _metadata(source: Source) -> Mapping[str, str]:
+    """Texts by name, from the file's footer."""
+    import polars as pl
+
+    with _readable(source):
+        return pl.read_parquet_metadata(source.plain)
+
+
 def _batches(source: Source, columns: Sequence[str], size: int = 4 * ROWS) -> Iterator[pl.DataFrame]:
     import polars as pl
 
@@ -79,4 +87,5 @@ PARQUET = Format(
     columns=_columns,
     batches=_batches,
     lined=False,
+    metadata=_metadata,
 )

@@ -8,9 +8,9 @@ import os
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, cast
 
@@ -29,6 +29,7 @@ BYTES = 1 << 22
 _BLOCK = 1 << 20  # JSON takes ten times its room when it is parsed
 LONGEST = 1 << 26  # a row of 64 MB holds all that is said of a prompt; a longer one is no row
 _RATIO, _ROOM = 200, 1 << 23  # text packs to a fifth, logs that repeat themselves to a fiftieth
+_TASTE = 1 << 16
 RATIO_OPTION = "KLEASH_UNPACK_RATIO"
 """The variable of the environment that raises the ratio."""
 
@@ -69,6 +70,8 @@ class Format:
         Whether a cell has a type; if not, it is a text, and an empty one is missing.
     lined
         Whether rows stand on lines, so that an error can name one.
+    metadata
+        What a file says of itself beside its columns; None where it cannot.
     """
 
     name: str
@@ -78,6 +81,7 @@ class Format:
     batches: Callable[[Source, Sequence[str], int], Iterator[pl.DataFrame] | None] | None = None
     typed: bool = True
     lined: bool = True
+    metadata: Callable[[Source], Mapping[str, str]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +126,10 @@ class Source:
     def columns(self) -> Mapping[str, pl.DataType | None] | None:
         """Columns that the file states before its rows; None where only the rows tell."""
         return None if self.format.columns is None else self.format.columns(self)
+
+    def metadata(self) -> Mapping[str, str]:
+        """What the file says of itself beside its columns; empty where its format cannot."""
+        return {} if self.format.metadata is None else self.format.metadata(self)
 
     def batches(self, columns: Sequence[str], size: int = 4 * ROWS) -> Iterator[pl.DataFrame] | None:
         """The fast way to the rows of some columns, about ``size`` at a time; None where there is none."""
@@ -174,8 +182,9 @@ def unpacked(path: Path, packed: bool) -> BinaryIO:
 class _Archive(gzip.GzipFile):
     """A gzip archive that stops where it has grown beyond what an archive of rows can: on the way, not at its end."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, weighed: bool = False) -> None:
         super().__init__(path, "rb")
+        self._path, self._weighed = path, weighed
         said = os.environ.get(RATIO_OPTION, "")
         self._ratio = int(said) if said.isdecimal() and said.isascii() and len(said) < 10 else _RATIO
 
@@ -183,7 +192,19 @@ class _Archive(gzip.GzipFile):
         data = super().read(size)
         if self.tell() > max(_ROOM, self._ratio * self.fileobj.tell()):  # type: ignore[union-attr]
             raise _Bomb(self._ratio)
+        if not self._weighed and self.tell() > 2 * _TASTE:  # who reads rows is much slower than who counts bytes
+            self._weighed = True
+            there = self._path.stat()
+            _weigh(self._path, there.st_size, there.st_mtime_ns, self._ratio)
         return data
+
+
+@lru_cache(maxsize=64)
+def _weigh(path: Path, *_: float) -> None:
+    """Unpack once for nothing; what else is wrong with an archive is its reader's to say."""
+    with suppress(EOFError, gzip.BadGzipFile, zlib.error), _Archive(path, weighed=True) as archive:
+        while archive.read(_BLOCK):
+            pass
 
 
 class _Bomb(Exception):  # noqa: N818  says what it is
@@ -233,7 +254,7 @@ def blocks_of_lines(source: Source) -> Iterator[tuple[int, list[bytes]]]:
 
 def too_long(source: Source, line: int) -> DataError:
     """The error for a row without end."""
-    got = f"one of more than {LONGEST >> 20} MB"
+    got = f"one of more than {LONGEST >> 20} MB or four million lines"
     return source.error(message("line", expected="a row", got=got, fix="is this the right file?"), line)
 
 

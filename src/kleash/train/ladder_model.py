@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 
 from kleash import _checks
-from kleash.runs import written_alone
+from kleash.runs import read_run, written_alone
 from kleash.samples import REFERENCE, Samples
 from kleash.train.adapters import attach
 from kleash.train.asking import Task
@@ -129,7 +128,7 @@ class _Model:
         folder = None if self.folder is None else self.folder / f"rung-{number}"
         begun = folder is not None and (folder / "run.json").exists()
         if begun and folder is not None:
-            beta = float(json.loads((folder / "run.json").read_text(encoding="utf-8"))["config"]["beta"][0])
+            beta = float(read_run(folder).config["beta"][0])
         training = replace(self.training, beta=(beta,), seed=self.training.seed + number)
         run = train_lm(
             self.model,

@@ -13,7 +13,7 @@ import numpy as np
 from kleash import _checks, _files
 from kleash._version import version
 from kleash.envelope import envelope
-from kleash.errors import OptionError
+from kleash.errors import DataError, KleashError, OptionError
 from kleash.estimates import Floats
 from kleash.frontier import Estimates, Frontier, Gold, Replicates
 from kleash.known_worlds import WORLDS
@@ -314,7 +314,17 @@ def write(run: Run, result: SweepResult) -> None:
 
 
 def read_back(run: Run) -> SweepResult:
-    """The result in a finished run folder."""
+    """The result in a finished run folder; a DataError where its files are not what a sweep wrote."""
+    try:
+        return _read_back(run)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+        if isinstance(error, KleashError):
+            raise
+        got = f"{type(error).__name__} {_checks.short(str(error))}"
+        raise DataError(f"is not the whole record of a sweep ({got})", path=run.path / "run.json") from error
+
+
+def _read_back(run: Run) -> SweepResult:
     frontier, optimum, metrics = run.frontier(), run.optimum(), run.metrics()
     results = run.record["results"]
     seen = "language" if "kl_k1" in metrics[0] else "tabular"  # schema 1 did not name them
@@ -333,7 +343,7 @@ def read_back(run: Run) -> SweepResult:
         origin="read-back",
         metrics=tuple(metrics) if language else (),
         forecast=Frontier.load(run.path / _FORECAST) if (run.path / _FORECAST).exists() else None,
-        between=json.loads((run.path / DIAL).read_text(encoding="utf-8")) if (run.path / DIAL).exists() else None,
+        between=json.loads(_files.read_text(run.path / DIAL)) if (run.path / DIAL).exists() else None,
         early_stopping=results.get("early_stopping"),
         remarks=tuple(results.get("remarks", ())),
         version=run.record["versions"]["kleash"],

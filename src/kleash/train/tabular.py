@@ -24,6 +24,7 @@ Progress = Callable[[int, int], None]
 
 DEFAULT_STEPS = 1500
 DEFAULT_SAMPLES = 256
+STEPS, SEEDS = 10**8, 10**4  # at most: a day of the kitchen, and the memory of a laptop
 _RATE = 0.03
 """First learning rate of Adam, in nats of logit per step; it falls linearly to 0.
 
@@ -127,9 +128,9 @@ def train_tabular(
     widest = tilt.reward_spread(world)[1]
     if widest > 0:  # there the reference is the optimum to the last digit, and the penalty drowns the reward
         _checks.number(betas[-1], name="beta", at_most=1e9 * widest)
-    seeds = _checks.integer(seeds, name="seeds", at_least=1)
+    seeds = _checks.integer(seeds, name="seeds", at_least=1, at_most=SEEDS)
     seed = _checks.integer(seed, name="seed", at_least=0)
-    steps = _checks.integer(steps, name="steps", at_least=1)
+    steps = _checks.integer(steps, name="steps", at_least=1, at_most=STEPS)
     samples = _checks.integer(samples, name="samples", at_least=2)
     every = max(1, steps // _checks.integer(history_points, name="history_points", at_least=1))
     order, log_reference, reward, gold = _favourite_last(world)

@@ -232,7 +232,7 @@ def _kept(path: Path, stamp: Mapping[str, Any]) -> Conformance | None:
     if not path.exists():
         return None
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(_files.read_text(path))
         if {key: content[key] for key in stamp} != stamp:
             return None
         return Conformance.from_dict(content["row"])

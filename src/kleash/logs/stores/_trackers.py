@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from kleash.logs._config import small
 from kleash.logs._console import Record
 from kleash.logs._records import row_records
 from kleash.logs.stores._blocks import records
@@ -116,8 +117,7 @@ def _swanlab(path: Path) -> Iterator[Held]:
 
 def _beside(path: Path) -> str:
     """The configuration, which swanlab keeps in a file."""
-    file = path.parent / "files" / "config.yaml"
-    return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+    return small(path.parent / "files" / "config.yaml")
 
 
 def _points(path: Path, held: Held) -> Iterator[Point]:
