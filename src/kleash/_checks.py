@@ -44,14 +44,19 @@ def printable(text: str) -> str:
 
 
 def cell(value: object) -> object:
-    """A cell of a CSV that we write: a text that a spreadsheet would take for a formula has an apostrophe before it.
+    """A cell of a CSV that we write: a number as it is, a text so that it does nothing.
+
+    What would steer a terminal stands as a sign of its own; what a spreadsheet would take for a formula has an
+    apostrophe before it.
 
     Examples
     --------
     >>> cell("=1+1"), cell(-1.5), cell("a-b")
     ("'=1+1", -1.5, 'a-b')
     """
-    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+    if not isinstance(value, str):
+        return value
+    return printable(f"'{value}" if value.startswith(("=", "+", "-", "@", "\t", "\r")) else value)
 
 
 def short(value: object, *, width: int = 40) -> str:

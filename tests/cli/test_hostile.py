@@ -159,6 +159,8 @@ def test_texts_that_a_spreadsheet_would_run_are_texts(run, tmp_path):
     log.write_text("".join(json.dumps({"step": i, "reward": 1, "kl": 0.1, "loss": 0.1}) + "\n" for i in range(9)))
     os.chdir(tmp_path)
     found = run("check", "=cmd.jsonl", "--format", "csv").stdout.decode()
+    (tmp_path / "b.jsonl").write_bytes((tmp_path / "=cmd.jsonl").read_bytes().replace(b"loss", b"loss\\u001b[1m"))
+    assert "\x1b" not in run("check", "b.jsonl", "--format", "csv").stdout.decode()
     assert "'=cmd.jsonl" in found
     assert not [cell for line in found.splitlines() for cell in line.split(",") if cell.startswith(("=", "@"))]
 

@@ -18,6 +18,7 @@ KEPT = {
     "5000197-openrlhf_console.txt": "check",
     "5000469-forecast.json": "report",
     "6001923-wandb_history.csv": "check",
+    "507001219-open_instruct.jsonl": "check",
 }
 """What failed once: the file that a mutation made, and the command that failed at it."""
 
