@@ -278,7 +278,7 @@ def test_an_archive_is_weighed_before_its_rows_are_read(run, tmp_path, monkeypat
     ]
     path = tmp_path / name
     path.write_bytes(gzip.compress(b"prompt,reward\n" * (name[5] == "c") + row * ((40 << 20) // len(row)), 9))
-    refused(run(command, path), name)
+    refused(run(command, path), name, "unpacks to more than 200 times its size")
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
