@@ -1,5 +1,6 @@
 """Anybody's loss: planted faults by name, honest losses without one, fixed points that are known."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from kleash.trials.roots import Objective, Puzzle, expected_update, root, tilt_l
 from kleash.trials.user_loss import UserLoss  # noqa: E402
 
 HERE = Path(__file__).parent
+EXAMPLES = HERE.parents[1] / "examples"
 REVERSE, FORWARD = "KL(policy || reference)", "KL(reference || policy)"
 
 
@@ -187,3 +189,28 @@ def test_the_nearest_tilt_of_a_tilt_is_itself():
 
     world = loss_world()
     assert _nearest_tilt(world, tilt_logits(world, 0.7)) == pytest.approx((0.7, 0.0), abs=1e-6)
+
+
+@pytest.fixture
+def of_trainers(monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    return importlib.import_module("trainer_losses")
+
+
+def test_the_losses_of_trainers_have_the_faults_that_were_theirs(of_trainers):
+    found = {f.__name__: loss_conformance(f, variants=False) for f in of_trainers.LOSSES}
+    faults = {name: [fault.code for fault in one.faults] for name, one in found.items()}
+    assert faults == {
+        **{f.__name__: [] for f in of_trainers.LOSSES},
+        "skyrl_before_march_2026": ["DETACHED"],
+        "slime_default_type": ["NO_PULL"],
+    }
+    page = (EXAMPLES.parent / "docs" / "conformance.md").read_text()
+    for name, one in found.items():
+        assert f"| `{name}` | {one.gradient} |".replace("||", r"\|\|") in page
+
+
+@pytest.mark.slow
+def test_the_table_of_trainers_in_the_documentation(of_trainers):
+    page = (EXAMPLES.parent / "docs" / "conformance.md").read_text()
+    assert of_trainers.table().replace("||", r"\|\|") in page

@@ -21,8 +21,9 @@ __all__ = ["CODES", "Fault", "faults_of", "ties_to"]
 _LENGTHS = (4, 3, 4, 2)
 _SAME = 1e-9
 """Share of the largest entry below which a change is rounding."""
-_NEAR, _FAR = 0.02, (0.3, 1.0, 2.0, 4.0)
-"""Log ratios in nats of a token at which a penalty must pull: those that training shows, from the first steps on."""
+_NEAR, _FAR = 0.02, (0.3, 1.0, 2.0)
+"""Log ratios in nats of a token at which a penalty must pull: those that training shows, from the first steps on. A k3
+whose value is clamped at 10, as verl's, stops at 2.6."""
 
 CODES = {
     "UNUSED_COEFFICIENT": ("beta changes neither the loss nor its gradient", "pass beta to the penalty"),
