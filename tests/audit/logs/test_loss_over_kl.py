@@ -75,6 +75,17 @@ def test_a_policy_term_that_drifts_as_the_kl_does(beta, more):
     assert coefficient(grpo(beta, config={"beta": beta}, **more)).status != "problem"
 
 
+@pytest.mark.parametrize(
+    ("stated", "status"), [(0.04, "ok"), (0.08, "cannot-tell"), (0.01, "cannot-tell"), (0.05, "problem")]
+)
+def test_steps_in_a_step_divide_by_whole_numbers(stated, status):
+    """Each row holds the same quotient, of a release and a loss that nobody said."""
+    log = grpo(noise=0.0, config={"loss_type": None, "beta": stated})
+    log.raw["completions/min_length"][:] = log.raw["completions/max_length"][:]
+    log.raw["completions/clipped_ratio"] = np.ones(log.rows)
+    assert coefficient(log).status == status
+
+
 def test_several_updates_on_a_batch_leave_a_term_that_follows_the_kl():
     found = coefficient(grpo(noise=2e-3, config={"beta": 0.01, "num_iterations": 4}))
     assert found.status == "cannot-tell"

@@ -141,7 +141,7 @@ def _mismatch(view: LogView, found: Recovered, expected: float, who: str, text: 
     assert found.fit is not None
     ratio = found.fit.value / expected if expected else float("inf")
     evidence |= {"ratio": ratio, "expected": expected}
-    if found.unless and expected:
+    if found.unless and expected and (not found.each_row or _whole_number(found, expected)):
         message = f"{text}; {who} says {number(expected)}, which may be as it should: {found.unless}"
         return evidence.cannot_tell(message, fix="give the run's configuration with --config")
     causes = ["the coefficient is not passed on, or passed twice", "the logged KL is not the KL of the penalty"]
@@ -160,6 +160,13 @@ def _mismatch(view: LogView, found: Recovered, expected: float, who: str, text: 
         *causes,
         fix="find where the coefficient is multiplied in; set the one that the log's arithmetic confirms",
     )
+
+
+def _whole_number(found: Recovered, expected: float) -> bool:
+    """Whether the interval holds the coefficient divided or multiplied by a whole number, as steps in a step do."""
+    sizes = np.arange(2, 129)
+    shares = expected * np.concatenate([sizes, 1 / sizes])
+    return bool(((found.lo <= shares) & (shares <= found.hi)).any())
 
 
 def _without_identity(view: LogView, found: Recovered, evidence: Evidence) -> Finding:
