@@ -126,6 +126,12 @@ def command(case: str, work: str, out: str, resume: bool, errors: str, seeds: in
         main()
 
 
+def checkpoints(out: Path) -> list[tuple[int, Path]]:
+    """Whole checkpoints but the last one of all, from which transformers trains a step more than was asked."""
+    found = [(int(path.name.rpartition("-")[2]), path) for path in out.glob("checkpoint-*")]
+    return [(step, path) for step, path in found if step < STEPS and (path / "trainer_state.json").exists()]
+
+
 def watched(out: Path) -> None:
     """GRPO on a tiny policy under the callback; on from its last whole checkpoint, or afresh where there is none."""
     import warnings
@@ -139,8 +145,7 @@ def watched(out: Path) -> None:
     from kleash.trials.cases import puzzle
     from kleash.trials.tiny import TinyPolicy
 
-    whole = [path for path in out.glob("checkpoint-*") if (path / "trainer_state.json").exists()]
-    last = max(whole, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+    last = max(checkpoints(out), default=(0, None))[1]
     world = puzzle("words")
     with tempfile.TemporaryDirectory() as place:
         policy = TinyPolicy.build(world, Path(place))
@@ -155,7 +160,7 @@ def watched(out: Path) -> None:
             return [float(ids.count(1)) for ids in completion_ids]
 
         def gold(completion_ids, **_):
-            time.sleep(0.02)  # a little room for the killer
+            time.sleep(0.2)  # a little room for the killer
             return [-abs(ids.count(1) - 1.0) for ids in completion_ids]
 
         trainer = GRPOTrainer(
@@ -235,7 +240,7 @@ class Killer:
         if self.case == "sample":
             return (out / "samples.parquet.journal").exists()
         if self.case == "callback":
-            if not any((path / "trainer_state.json").exists() for path in out.glob("checkpoint-*")):
+            if not checkpoints(out):
                 shutil.rmtree(out, ignore_errors=True)
             return out.exists()
         return (out / "run.json").exists()
@@ -300,7 +305,7 @@ class Killer:
         """A run that was killed and can be gone on with."""
         for _ in range(50):
             process = self.started(out, resume=False)
-            process.join(timeout=self.rng.uniform(0.3, 0.8) * self.seconds)
+            process.join(timeout=self.rng.uniform(0.3, 1.0) * self.seconds)
             process.kill()
             process.join()
             if process.exitcode == -signal.SIGKILL and self.resumable(out):
