@@ -126,6 +126,36 @@ def always_clamped(logp, old_logp, ref_logp, reward, mask, *, beta, group_size):
     return by_token(policy_term(logp, old_logp, advantages(reward, group_size)) + beta * kl, mask)
 
 
+def clamped_from_below(logp, old_logp, ref_logp, reward, mask, *, beta, group_size):
+    kl = torch.clamp(k3(logp, ref_logp), min=10.0)
+    return by_token(policy_term(logp, old_logp, advantages(reward, group_size)) + beta * kl, mask)
+
+
+def clamped_before_it_is_squared(logp, old_logp, ref_logp, reward, mask, *, beta, group_size):
+    kl = torch.clamp(logp - ref_logp, -1e-4, 1e-4) ** 2 / 2
+    return by_token(policy_term(logp, old_logp, advantages(reward, group_size)) + beta * kl, mask)
+
+
+def clamped_on_one_side(logp, old_logp, ref_logp, reward, mask, *, beta, group_size):
+    kl = (torch.clamp(k1(logp.detach(), ref_logp), max=0.0) * mask).sum(1)
+    return summed(policy_term(logp, old_logp, advantages(reward - beta * kl, group_size, own=False)), mask)
+
+
+def rolled(logp, old_logp, ref_logp, reward, mask, *, beta, group_size):
+    kl = k2(logp, torch.roll(ref_logp, 1, dims=1))
+    return summed(policy_term(logp, old_logp, advantages(reward, group_size)) + beta * kl, mask)
+
+
+def paid_for_drift(logp, old_logp, ref_logp, reward, mask, *, beta, group_size):
+    kl = (k1(logp.detach(), ref_logp) * mask).sum(1)
+    return summed(policy_term(logp, old_logp, advantages(reward + beta * kl, group_size, own=False)), mask)
+
+
+def reward_tied_to_the_sampler(logp, old_logp, ref_logp, reward, mask, *, beta, group_size):
+    kl = (k1(logp.detach(), old_logp) * mask).sum(1)
+    return summed(policy_term(logp, old_logp, advantages(reward - beta * kl, group_size, own=False)), mask)
+
+
 def reference_of_zeros(logp, old_logp, ref_logp, reward, mask, *, beta, group_size):
     kl = k2(logp, torch.zeros_like(ref_logp))
     return by_token(policy_term(logp, old_logp, advantages(reward, group_size)) + beta * kl, mask)
@@ -156,6 +186,12 @@ BROKEN = {
     wrong_sign: "SIGN",
     to_the_sampler: "SAMPLER",
     always_clamped: "CLAMPED",
+    clamped_from_below: "CLAMPED",
+    clamped_before_it_is_squared: "CLAMPED",
+    clamped_on_one_side: "CLAMPED",
+    rolled: "SHIFTED",
+    paid_for_drift: "SIGN",
+    reward_tied_to_the_sampler: "SAMPLER",
     reference_of_zeros: "ZERO_REFERENCE",
     shifted: "SHIFTED",
     coefficient_not_used: "UNUSED_COEFFICIENT",

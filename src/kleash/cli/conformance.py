@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 @click.option(
     "--group-size", type=int, metavar="G", default=4, show_default=True, help="Of a loss: answers to a prompt."
 )
+@click.option("--offline", is_flag=True, help="Of a loss: its answers are the reference's, as in preference data.")
 @click.option("--set", "given", metavar="NAME=VALUE", multiple=True, help="Of a loss: a further keyword. Repeatable.")
 @seed_option
 @click.option(
@@ -44,6 +45,7 @@ def conformance(
     quick: bool,
     beta: float,
     group_size: int,
+    offline: bool,
     given: tuple[str, ...],
     seed: int,
     out: Path | None,
@@ -67,7 +69,8 @@ def conformance(
 
     if ":" in name:
         stated = {key: _value(value) for key, value in settings_of(given).items()}
-        asked = cast("LossConformance", conformance(name, beta=beta, group_size=group_size, settings=stated))
+        how = {"beta": beta, "group_size": group_size, "settings": stated, "offline": offline}
+        asked = cast("LossConformance", conformance(name, **how))  # type: ignore[arg-type]
         emit(form, data=asked.to_dict, rows=asked.rows, show=loss_table(asked))
         return 0 if asked.passed else 1
     if name not in NAMES:

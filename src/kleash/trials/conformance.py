@@ -73,6 +73,7 @@ def conformance(
     beta: float = 0.5,
     group_size: int = 4,
     settings: Mapping[str, Any] | None = None,
+    offline: bool = False,
 ) -> ConformanceResult | LossConformance:
     """Train in enumerable worlds, against the fixed point that the settings imply and against the tilt.
 
@@ -98,8 +99,9 @@ def conformance(
         Provenance of files that ``cases`` came from: path, sha256, rows.
     progress
         Called with (configurations done, all).
-    beta, group_size, settings
-        Of a loss of one's own: the coefficient, answers to a prompt, further keywords.
+    beta, group_size, settings, offline
+        Of a loss of one's own: the coefficient, answers to a prompt, further keywords, whether its answers are the
+        reference's.
 
     Returns
     -------
@@ -114,7 +116,8 @@ def conformance(
     if not isinstance(name, str) or ":" in name:
         where = "." if folder is None else folder
         with_it = _loss_side()
-        return with_it(name, beta=beta, group_size=group_size, settings=settings, folder=where)
+        asked = {"beta": beta, "group_size": group_size, "settings": settings, "offline": offline}
+        return with_it(name, folder=where, **asked)
     _checks.choice(name, NAMES, name="NAME")
     versions = {"kleash": version(), **({} if name == "kleash" else _trl_versions())}
     chosen = built_in(name, quick=quick) if cases is None else list(cases)

@@ -159,6 +159,7 @@ def loss_conformance(
     beta: float = 0.5,
     group_size: int = 4,
     settings: Mapping[str, Any] | None = None,
+    offline: bool = False,
     folder: str | Path = ".",
     variants: bool = True,
 ) -> LossConformance:
@@ -175,6 +176,8 @@ def loss_conformance(
         Answers to a prompt.
     settings
         Further keywords of the loss.
+    offline
+        Whether it is trained on answers of the reference, as on preference data, and not on its own.
     variants
         Whether to find the fixed points too, not the faults alone.
 
@@ -202,7 +205,7 @@ def loss_conformance(
     number = _checks.number(beta, name="beta", above=0.0)
     size = _checks.integer(group_size, name="group_size", at_least=2)
     function, name = _function(loss, Path(folder))
-    asked = UserLoss(function=function, group_size=size, settings=dict(settings or {}))
+    asked = UserLoss(function=function, group_size=size, settings=dict(settings or {}), offline=offline)
     world = loss_world()
     faults = list(faults_of(asked, beta=number))
     to = ties_to(asked, beta=number)
@@ -318,10 +321,13 @@ def _candidates(world: Puzzle) -> dict[str, Callable[[Floats], Floats]]:
 def _variants(loss: UserLoss, world: Puzzle, beta: float) -> list[Variant]:
     large = replace(world, reward=10.0 * world.reward)
     other = 2 if loss.group_size != 2 else 4
+    long = Puzzle.with_end("long", letters=1, length=4, seed=3, scale=1.0)
+    long = replace(long, reward=np.array([0.0, 0.5, 0.25, 1.0, 0.75]))
     return [
         _rest(_AS_ASKED, loss, world, beta),
         _rest("rewards x 10", loss, large, beta),
         _rest(f"group of {other}", replace(loss, group_size=other), world, beta),
+        _rest("answers of 1 to 4 tokens", loss, long, beta),
         _rest("beta x 2", loss, world, 2 * beta),
     ]
 

@@ -110,9 +110,10 @@ class _Asked:
     def __call__(self, batch: Batch) -> Floats:
         return np.asarray(self.loss(batch, beta=self.beta)[1] - self.loss(batch, beta=0.0)[1])
 
-    def values_differ(self) -> bool:
-        first, second = (self.loss(self.batch, beta=beta)[0] for beta in (self.beta, 0.0))
-        return abs(first - second) > _SAME * max(1.0, abs(second))
+    def value(self, batch: Batch) -> float:
+        """What beta adds to the loss itself; 0 where that is rounding."""
+        first, second = (self.loss(batch, beta=beta)[0] for beta in (self.beta, 0.0))
+        return first - second if abs(first - second) > 1e-12 * max(1.0, abs(second)) else 0.0
 
     def moved(self, first: Batch, second: Batch) -> Floats:
         """How the penalty differs between two batches, as a share of its size."""
@@ -157,22 +158,28 @@ def faults_of(loss: UserLoss, *, beta: float) -> tuple[Fault, ...]:
     if where == "sampler":
         return (Fault.of("SAMPLER"),)
     if asked.size <= _SAME:
-        near = changed(asked.batch, ref_logp=asked.batch.logp - _NEAR * asked.batch.mask)
-        if _penalises(asked, near):
-            return (Fault.of("CLAMPED"),)
-        return (Fault.of("DETACHED" if asked.values_differ() else "UNUSED_COEFFICIENT"),)
+        return (Fault.of(_without_gradient(asked)),)
     if where == "neither":
         other = changed(asked.batch, logp=0.7 * asked.batch.logp, old_logp=0.7 * asked.batch.logp)
         alike = asked.moved(asked.batch, other).max() <= _SAME
         return (Fault.of("NO_PULL" if alike else "ZERO_REFERENCE"),)
-    found = []
-    if _unmasked(asked):
-        found.append("UNMASKED")
-    if _shifted(asked):
-        found.append("SHIFTED")
-    elif _clamped(asked):
-        found.append("CLAMPED")
+    if _shifted(asked):  # what is shifted may read what stands under the mask as well
+        return (Fault.of("SHIFTED"),)
+    found = ["UNMASKED"] if _unmasked(asked) else []
+    found += ["CLAMPED"] if _clamped(asked) else []
     return tuple(map(Fault.of, found))
+
+
+def _without_gradient(asked: _Asked) -> str:
+    """Why a penalty has no gradient half a nat a token from the reference."""
+    batch = asked.batch
+    for delta in (_NEAR, 1e-3, 1e-5):
+        if _penalises(asked, changed(batch, ref_logp=batch.logp - delta * batch.mask)):
+            return "CLAMPED"
+    here, there = asked.value(batch), asked.value(changed(batch, ref_logp=batch.ref_logp - 0.5 * batch.mask))
+    if here == there == 0.0:
+        return "UNUSED_COEFFICIENT"
+    return "CLAMPED" if abs(here - there) <= _SAME * abs(here) else "DETACHED"  # a value that nothing moves
 
 
 def _unmasked(asked: _Asked) -> bool:

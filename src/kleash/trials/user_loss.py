@@ -55,11 +55,14 @@ class UserLoss:
         Answers to a prompt, one behind the other.
     settings
         Further keywords.
+    offline
+        Whether the answers are the reference's, as those of preference data: then ``old_logp`` is ``ref_logp``.
     """
 
     function: Callable[..., Any]
     group_size: int
     settings: Mapping[str, Any] = field(default_factory=dict)
+    offline: bool = False
 
     def keywords(self, beta: float) -> dict[str, Any]:
         """What it takes of beta, group size and settings; an `OptionError` where it takes no beta."""
@@ -107,14 +110,15 @@ class UserLoss:
             raise OptionError(_checks.message("loss", expected=f"to work on {shapes}", got=got)) from error
 
     def mean_gradient(self, puzzle: Puzzle, logits: Floats, *, beta: float, reward: Floats | None = None) -> Floats:
-        """Its gradient with respect to the logits in expectation over groups drawn from the policy; exact.
+        """Its gradient with respect to the logits in expectation over groups of answers; exact.
 
         Parameters
         ----------
         puzzle
             The world; ``reward`` (S,) in place of its scores.
         logits
-            The policy, shape (n_prefixes, vocabulary); it has drawn the answers itself (``old_logp`` is ``logp``).
+            The policy, shape (n_prefixes, vocabulary); it has drawn the answers itself (``old_logp`` is ``logp``),
+            unless the loss is ``offline``.
         beta
             The coefficient.
 
@@ -131,30 +135,22 @@ class UserLoss:
         members, count = _compositions(len(puzzle.reward), self.group_size)
         world = puzzle.tokens
         token_logp = world.log_probabilities(logits)
-        log_policy = token_logp.sum(axis=1)
-        chance = np.exp(count + log_policy[members].sum(axis=1))
+        ref = world.log_probabilities(puzzle.reference_logits)
+        old = ref if self.offline else token_logp
+        chance = np.exp(count + old.sum(axis=1)[members].sum(axis=1))
         kept = chance > 1e-12
         members, chance = members[kept], chance[kept]
         scores = puzzle.reward if reward is None else reward
-        parts = (token_logp, world.log_probabilities(puzzle.reference_logits), scores, world.mask)
-        gradients = self._gradients(members, *parts, beta=beta)
+        whole = Batch(logp=token_logp, old_logp=old, ref_logp=ref, reward=scores, mask=world.mask)
+        gradients = self._gradients(members, whole, beta=beta)
         weight = np.zeros_like(token_logp)
         np.add.at(weight, members.ravel(), (chance[:, None, None] * gradients).reshape(-1, weight.shape[1]))
         return world._score(np.asarray(log_softmax(logits)), weight)
 
-    def _gradients(
-        self,
-        members: NDArray[np.int64],
-        logp: Floats,
-        ref: Floats,
-        reward: Floats,
-        mask: NDArray[np.bool_],
-        *,
-        beta: float,
-    ) -> Floats:
-        """The gradients of many groups, (M, G, T): all at once where torch can, else one after the other."""
+    def _gradients(self, members: NDArray[np.int64], whole: Batch, *, beta: float) -> Floats:
+        """The gradients of many groups of the answers, (M, G, T): all at once where torch can, else one by one."""
         keywords = self.keywords(beta)
-        tensors = [torch.tensor(x[members], dtype=torch.float64) for x in (logp, logp, ref, reward, mask)]
+        tensors = [torch.tensor(x[members], dtype=torch.float64) for x in vars(whole).values()]
 
         def one(*group: torch.Tensor) -> Any:
             return self.function(*group, **keywords).reshape(())
@@ -167,9 +163,7 @@ class UserLoss:
             return np.asarray(found.detach().numpy())
         each = []
         for group in members:
-            batch = Batch(
-                logp=logp[group], old_logp=logp[group], ref_logp=ref[group], reward=reward[group], mask=mask[group]
-            )
+            batch = Batch(**{name: values[group] for name, values in vars(whole).items()})
             each.append(self(batch, beta=beta)[1])
         return np.stack(each)
 
