@@ -214,3 +214,12 @@ def test_the_losses_of_trainers_have_the_faults_that_were_theirs(of_trainers):
 def test_the_table_of_trainers_in_the_documentation(of_trainers):
     page = (EXAMPLES.parent / "docs" / "conformance.md").read_text()
     assert of_trainers.table().replace("||", r"\|\|") in page
+
+
+def test_settings_of_a_loss_may_stand_in_a_file(tmp_path):
+    (tmp_path / "c.toml").write_text("beta = 0.3\ngroup_size = 2\nepsilon = 0.1\n")
+    command = [sys.executable, "-c", "from kleash.cli import main; main()", "conformance", "some_losses:clipped_k2"]
+    done = subprocess.run([*command, "--config", str(tmp_path / "c.toml"), "--format", "json"], cwd=HERE,
+                          capture_output=True, text=True, check=False)  # fmt: skip
+    content = json.loads(done.stdout)
+    assert (content["beta"], content["group_size"]) == (0.3, 2)

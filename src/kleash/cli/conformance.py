@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     "--config",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="TOML with the trainer's own settings (beta, scale_rewards, ...) and a world, instead of the built-in ones.",
+    help="TOML with the trainer's own settings (beta, scale_rewards, ...) and a world, instead of the built-in ones; "
+    "of a loss: beta, group_size, its further keywords.",
 )
 @click.option("--quick", is_flag=True, help="Two configurations, with fewer and smaller batches.")
 @click.option("--beta", type=float, default=0.5, show_default=True, help="Of a loss: the coefficient it is asked with.")
@@ -63,14 +64,17 @@ def conformance(
     Exit code 1 for a wrong fixed point, a run that has not converged, and a fault of a loss.
     """
     from kleash import _files
+    from kleash.config import read_table
     from kleash.trials.cases import NAMES, read_case
     from kleash.trials.conformance import conformance
     from kleash.trials.table import conformance_table, loss_table
 
     if ":" in name:
-        stated = {key: _value(value) for key, value in settings_of(given).items()}
-        how = {"beta": beta, "group_size": group_size, "settings": stated, "offline": offline}
-        asked = cast("LossConformance", conformance(name, **how))  # type: ignore[arg-type]
+        table = {} if config is None else read_table(config)
+        table |= {key: _value(value) for key, value in settings_of(given).items()}
+        how = {"beta": beta, "group_size": group_size} | {k: table.pop(k) for k in ("beta", "group_size") if k in table}
+        how |= {"settings": table, "offline": offline}
+        asked = cast("LossConformance", conformance(name, **how))
         emit(form, data=asked.to_dict, rows=asked.rows, show=loss_table(asked))
         return 0 if asked.passed else 1
     if name not in NAMES:
