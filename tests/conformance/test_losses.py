@@ -223,3 +223,21 @@ def test_settings_of_a_loss_may_stand_in_a_file(tmp_path):
                           capture_output=True, text=True, check=False)  # fmt: skip
     content = json.loads(done.stdout)
     assert (content["beta"], content["group_size"]) == (0.3, 2)
+
+
+def test_from_which_ratio_on_the_policy_term_is_clipped():
+    found = loss_conformance(losses.clipped_k2, settings={"epsilon": 0.1}, variants=False).clipping
+    assert (found.above, found.below) == pytest.approx((1.1, 0.9), rel=1e-6)
+    assert found.penalty_goes_on
+    assert str(found) == "the policy term stops at ratios above 1.1 and below 0.9; the penalty goes on"
+    none = loss_conformance(losses.grpo_k3, variants=False).clipping
+    assert (none.above, none.below, none.penalty_goes_on) == (None, None, None)
+
+    def all_clipped(logp, old_logp, ref_logp, reward, mask, *, beta, group_size):
+        r, a = losses.ratio(logp, old_logp), losses.advantages(reward, group_size)[:, None]
+        near = ((r < 1.3) & (r > 0.7)).double()
+        return losses.summed(near * (-r * a + beta * losses.k2(logp, ref_logp)), mask)
+
+    both = loss_conformance(all_clipped, variants=False).clipping
+    assert (both.above, both.below) == pytest.approx((1.3, 0.7), rel=1e-6)
+    assert both.penalty_goes_on is False

@@ -16,6 +16,7 @@ from kleash.envelope import envelope
 from kleash.errors import OptionError
 from kleash.gradients import expected_gradient, kl_gradient
 from kleash.kl import derivative, log_softmax
+from kleash.trials.loss_clipping import Clipping, clipping_of
 from kleash.trials.loss_faults import Fault, faults_of, ties_to
 from kleash.trials.roots import Puzzle, answer_kl, at_rest, tilt_logits
 from kleash.trials.user_loss import UserLoss
@@ -102,6 +103,8 @@ class LossConformance:
         The fixed point as asked, with rewards ten times as large, with other groups.
     unbiased
         Whether groups of the asked size move the policy on average as groups of twice the size do: no bias by sampling.
+    clipping
+        From which ratio on the policy term has no gradient, and whether the penalty goes on there.
     """
 
     name: str
@@ -113,6 +116,7 @@ class LossConformance:
     faults: tuple[Fault, ...]
     variants: tuple[Variant, ...]
     unbiased: bool | None
+    clipping: Clipping
 
     @property
     def passed(self) -> bool:
@@ -138,6 +142,7 @@ class LossConformance:
             "gradient": self.gradient,
             "tilt_beta": self.tilt_beta,
             "unbiased": self.unbiased,
+            "clipping": self.clipping.to_dict(),
             "faults": [fault.to_dict() for fault in self.faults],
             "variants": [variant.to_dict() for variant in self.variants],
             "passed": self.passed,
@@ -196,7 +201,8 @@ def loss_conformance(
     Notes
     -----
     Everything is exact: on a world of seven answers groups are enumerated with their probabilities, on-policy, one
-    update per batch. The penalty is the gradient at beta less the gradient at 0. Of clipping nothing shows on-policy.
+    update per batch. The penalty is the gradient at beta less the gradient at 0. Clipping is asked off-policy, of one
+    token at a time.
 
     References
     ----------
@@ -224,6 +230,7 @@ def loss_conformance(
         faults=tuple(faults),
         variants=tuple(found),
         unbiased=_unbiased(asked, world, number) if variants else None,
+        clipping=clipping_of(asked, beta=number),
     )
 
 

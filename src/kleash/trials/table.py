@@ -66,6 +66,7 @@ def loss_table(result: LossConformance) -> RenderableType:
     if result.unbiased is not None:
         said = "no" if result.unbiased else "yes: a larger group has another mean update"
         lines.append(Text(f"  biased by the size of its groups  {said}"))
+    lines.append(Text(f"  clipping  {result.clipping}"))
     for fault in result.faults:
         lines += [Text(f"✗ {fault.code}: {fault.message}", style="red"), Text(f"  do: {fault.fix}")]
     if not result.faults:
