@@ -49,6 +49,26 @@ def test_an_honest_loss_has_none(loss, beta, group_size):
     assert (found.pulls_back, found.to) == (True, "reference")
 
 
+def test_k3_in_the_reward_is_a_fact_and_no_fault():
+    """Its mean gradient is that of KL(policy || reference) less that of KL(reference || policy): at times uphill."""
+    found = loss_conformance(losses.k3_in_reward, variants=False)
+    assert (found.faults, found.pulls_back) == ((), False)
+    assert found.gradient == "k3 in the reward: of neither KL"
+
+
+def test_a_loss_in_single_precision_is_asked_in_double():
+    assert [
+        loss_conformance(loss).variants[0].tilt_beta for loss in (losses.in_single_precision, losses.grpo_k3)
+    ] == pytest.approx([0.38866147] * 2, rel=1e-6)
+
+
+def test_a_fault_is_named_though_the_mean_is_no_number():
+    found = loss_conformance(losses.shifted_and_divided_by_nothing)
+    assert (found.gradient, found.variants, found.unbiased) == ("none: its mean is no finite number", (), None)
+    with pytest.raises(OptionError, match="finite numbers, got others on answers of 1, 1, 1, 1 tokens"):
+        loss_conformance(lambda *a, **k: losses.grpo_k3(*a, **k) + 0 * a[0].sum() / (a[4].sum() - 4), group_size=4)
+
+
 @pytest.mark.parametrize(
     ("loss", "gradient"),
     [
@@ -185,10 +205,10 @@ def test_from_the_command_line(name, code):
 
 
 def test_the_nearest_tilt_of_a_tilt_is_itself():
-    from kleash.trials.loss_conformance import _nearest_tilt
+    from kleash.trials.loss_rest import nearest_tilt
 
     world = loss_world()
-    assert _nearest_tilt(world, tilt_logits(world, 0.7)) == pytest.approx((0.7, 0.0), abs=1e-6)
+    assert nearest_tilt(world, tilt_logits(world, 0.7)) == pytest.approx((0.7, 0.0), abs=1e-6)
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ pytest.importorskip("trl")
 from trl import DPOTrainer, GRPOTrainer, RLOOTrainer  # noqa: E402
 
 from kleash.trials.cases import puzzle  # noqa: E402
-from kleash.trials.loss_conformance import _rest, loss_conformance  # noqa: E402
+from kleash.trials.loss_conformance import loss_conformance  # noqa: E402
+from kleash.trials.loss_rest import rest_of  # noqa: E402
 from kleash.trials.user_loss import UserLoss  # noqa: E402
 
 PAGE = (Path(__file__).parents[2] / "docs" / "conformance.md").read_text(encoding="utf-8")
@@ -148,7 +149,7 @@ ROWS = [
 @pytest.mark.parametrize(("case", "world", "beta", "loss", "size"), ROWS, ids=[row[0] for row in ROWS])
 def test_it_comes_to_rest_where_training_did(case, world, beta, loss, size):
     asked = UserLoss(function=loss, group_size=size, offline=case.startswith("dpo"))
-    found = _rest("as asked", asked, puzzle(world), beta)
+    found = rest_of("as asked", asked, puzzle(world), beta)
     for value, (mean, within) in zip((found.reward, found.kl), trained(case), strict=True):
         assert abs(value - mean) <= 1.5 * within + 3e-4 * max(1.0, abs(mean))  # printed to four digits
 

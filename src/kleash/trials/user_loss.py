@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
 
 from kleash import _checks
 from kleash.errors import OptionError
@@ -95,14 +96,15 @@ class UserLoss:
         found = np.zeros_like(batch.logp) if gradient is None else gradient.numpy()
         if not (np.isfinite(found).all() and math.isfinite(float(value.detach()))):
             raise OptionError(
-                _checks.message("loss", expected="finite numbers", got="a value or gradient that is none")
+                _checks.message("loss", expected="finite numbers", got=f"others on answers of {_lengths(batch)} tokens")
             )
         return float(value.detach()), found
 
     def _asked(self, *tensors: torch.Tensor, beta: float) -> Any:
         keywords = self.keywords(beta)
         try:
-            return self.function(*tensors, **keywords)
+            with _Double():
+                return self.function(*tensors, **keywords)
         except Exception as error:
             told = " ".join(str(error).split())
             got = f"{type(error).__name__}: {told}"
@@ -153,7 +155,8 @@ class UserLoss:
         tensors = [torch.tensor(x[members], dtype=torch.float64) for x in vars(whole).values()]
 
         def one(*group: torch.Tensor) -> Any:
-            return self.function(*group, **keywords).reshape(())
+            with _Double():
+                return self.function(*group, **keywords).reshape(())
 
         try:
             found = torch.func.vmap(torch.func.grad(one))(*tensors)
@@ -161,11 +164,42 @@ class UserLoss:
             found = None
         if found is not None and bool(torch.isfinite(found).all()):
             return np.asarray(found.detach().numpy())
-        each = []
-        for group in members:
-            batch = Batch(**{name: values[group] for name, values in vars(whole).items()})
-            each.append(self(batch, beta=beta)[1])
-        return np.stack(each)
+        return self._one_by_one(members, whole, tensors, beta=beta)
+
+    def _one_by_one(
+        self, members: NDArray[np.int64], whole: Batch, tensors: list[torch.Tensor], *, beta: float
+    ) -> Floats:
+        """The same with a call per group and one way back for all of them."""
+        logp = tensors[0].requires_grad_()
+        values = [self._asked(logp[i], *(x[i] for x in tensors[1:]), beta=beta) for i in range(len(members))]
+        if all(isinstance(x, torch.Tensor) and x.numel() == 1 and x.requires_grad for x in values):
+            (found,) = torch.autograd.grad(torch.stack([x.reshape(()) for x in values]).sum(), logp)
+            if bool(torch.isfinite(found).all()):
+                return np.asarray(found.numpy())
+        batches = (Batch(**{name: values[group] for name, values in vars(whole).items()}) for group in members)
+        return np.stack([self(batch, beta=beta)[1] for batch in batches])  # with its errors, and where it is constant
+
+
+class _Double(TorchFunctionMode):  # type: ignore[misc]
+    """A loss computes in double precision, whatever it casts to: a change of 1e-9 must not drown in rounding."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _TO_SINGLE:
+            return args[0].to(torch.float64)
+        given = {key: _double(value) for key, value in (kwargs or {}).items()}
+        return func(*map(_double, args), **given)
+
+
+_TO_SINGLE = (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16)
+
+
+def _double(value: Any) -> Any:
+    single = isinstance(value, torch.dtype) and value in (torch.float32, torch.float16, torch.bfloat16)
+    return torch.float64 if single else value
+
+
+def _lengths(batch: Batch) -> str:
+    return ", ".join(str(int(n)) for n in batch.mask.sum(axis=1))
 
 
 def _compositions(answers: int, size: int) -> tuple[NDArray[np.int64], Floats]:
