@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from kleash import _checks
+from kleash.errors import DataError
 from kleash.frontier import Frontier
 
 __all__ = ["SEEN_KL", "Verdict", "VerdictKind", "find_window", "paired_differences"]
@@ -93,6 +94,11 @@ class Verdict:
         _checks.choice(content["kind"], get_args(VerdictKind), name="verdict's kind")
         known = {field.name for field in dataclasses.fields(cls)} & content.keys()
         plain: dict[str, Any] = {name: tuple(x) if isinstance(x := content[name], list) else x for name in known}
+        for name, value in plain.items():
+            parts = value if name in ("tight_edge", "loose_edge") and value is not None else (value,)
+            wrong = [x for x in parts if x is not None and (isinstance(x, bool) or not isinstance(x, int | float))]
+            if cls.__annotations__[name].endswith("| None") and (wrong or (parts is value and len(parts) != 2)):
+                raise DataError(_checks.message(f"verdict.{name}", expected=cls.__annotations__[name], got=repr(value)))
         return cls(**plain)
 
     def __str__(self) -> str:

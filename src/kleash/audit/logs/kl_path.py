@@ -258,7 +258,8 @@ def _stretch(view: LogView, logs: Series, before: Share, after: Share, level: fl
     error = 1.2533 * logs.lasting(max(1, int(0.2 * logs.size))) * math.sqrt(2)  # of two medians
     steps = [np.median(logs.step[int(p * logs.size) : max(int(q * logs.size), 1)]) for p, q in (before, after)]
     start = float(view.per_token.step[0])
-    power = 1.5 * math.log((float(steps[1]) - start + 1) / (float(steps[0]) - start + 1))
+    near, far = (max(float(step) - start + 1, 1.0) for step in steps)  # at least 1, unless steps go backwards
+    power = 1.5 * math.log(far / near)
     end = float(math.exp(np.median(logs.window(c, d))))
     large = end > view.level(FLOOR_TOKEN, FLOOR_ANSWER)
     found: dict[str, Any] = {"rise": math.exp(rise), "superlinear_from": math.exp(power), "kl_end": end}
