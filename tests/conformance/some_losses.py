@@ -112,7 +112,7 @@ def scaled_down(logp, old_logp, ref_logp, reward, mask, *, beta, group_size):
 def standardised_k1_in_reward(logp, old_logp, ref_logp, reward, mask, *, beta, group_size):
     kl = (k1(logp.detach(), ref_logp) * mask).sum(1)
     groups = (reward - beta * kl).reshape(-1, group_size)
-    advantage = (groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + 1e-7)
+    advantage = (groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + 1e-8)
     return summed(policy_term(logp, old_logp, advantage.reshape(-1)), mask)
 
 

@@ -254,6 +254,6 @@ def _clamped(asked: _Asked) -> bool:
             return True
         flat = all(abs(x - pulls[1]) <= 1e-6 * largest for x in pulls[1:])
         grows = abs(pull(sign * 1e-5)) < 0.5 * abs(pulls[1])  # |x| in the loss pulls as much however near it is
-        if flat and grows and not asked.tied:
+        if flat and grows:
             return True
     return False
