@@ -91,10 +91,30 @@ def test_k1_in_the_reward_comes_to_rest_at_the_tilt():
     found = kleash.conformance(losses.rloo_k1_in_reward, beta=0.3)
     assert found.tilt_beta["value"] == pytest.approx(0.3, rel=1e-6)
     assert found.variants[0].apart < 1e-6
+    assert not found.variants[0].kink
     assert found.unbiased
     betas = [v.tilt_beta for v in found.variants]
     assert betas[1] is None  # rewards x 10: the optimum is further than 20 nats away
     assert [betas[0], *betas[2:]] == pytest.approx([0.3, 0.3, 0.3, 0.6], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("loss", "kl"), [(losses.standardised_k1_in_reward, 0.3151), (losses.abs_in_loss, 0.0)], ids=["tilt", "pinned"]
+)
+def test_a_kink_is_found_by_smaller_steps(loss, kl):
+    """Standardised penalised scores have the tilt, where all are equal; abs at this beta holds the reference."""
+    found, far, *_ = loss_conformance(loss).variants
+    assert found.kink
+    assert (far.reward, far.kink) == (None, False)  # 20 nats away, or run away to
+    assert found.kl == pytest.approx(kl, abs=3e-3)
+    assert found.apart < 3e-3
+    if kl > 0:
+        assert_leash(loss)
+
+
+def test_what_runs_away_has_no_resting_point(of_trainers):
+    first = loss_conformance(of_trainers.nemo_rl).variants[0]
+    assert (first.reward, first.kl, first.tilt_beta, first.kink) == (None, None, None, False)
 
 
 def test_the_mean_update_is_the_one_that_is_worked_out_from_the_settings():
