@@ -204,6 +204,15 @@ def test_a_loss_that_torch_cannot_map_is_asked_group_by_group():
     )
     np.testing.assert_allclose(first, second, rtol=1e-12, atol=1e-15)
 
+    def single(*arrays, beta, group_size):
+        arrays[3].sum().item()
+        return losses.in_single_precision(*arrays, beta=beta, group_size=group_size)
+
+    first, second = (
+        asked(f, 2).mean_gradient(world, world.reference_logits, beta=0.5) for f in (single, losses.grpo_k3)
+    )
+    np.testing.assert_allclose(first, second, rtol=1e-12, atol=1e-15)
+
 
 def test_the_assertion_says_what_to_do(leash):
     assert assert_leash(losses.rloo_k1_in_reward).passed
