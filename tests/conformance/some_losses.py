@@ -100,8 +100,35 @@ def k1_of_each_token_in_reward(logp, old_logp, ref_logp, reward, mask, *, beta, 
     return summed(-ratio(logp, old_logp) * (advantages(reward, group_size, own=False)[:, None] - beta * to_go), mask)
 
 
+def in_single_precision(logp, old_logp, ref_logp, reward, mask, *, beta, group_size):
+    single = [x.float() for x in (logp, old_logp, ref_logp, reward)]
+    return grpo_k3(*single, mask.to(dtype=torch.float32), beta=beta, group_size=group_size)
+
+
+def scaled_down(logp, old_logp, ref_logp, reward, mask, *, beta, group_size):
+    return 1e-6 * dapo_k3(logp, old_logp, ref_logp, reward, mask, beta=beta, group_size=group_size)
+
+
+def standardised_k1_in_reward(logp, old_logp, ref_logp, reward, mask, *, beta, group_size):
+    kl = (k1(logp.detach(), ref_logp) * mask).sum(1)
+    groups = (reward - beta * kl).reshape(-1, group_size)
+    advantage = (groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + 1e-8)
+    return summed(policy_term(logp, old_logp, advantage.reshape(-1)), mask)
+
+
+def huber(logp, old_logp, ref_logp, reward, mask, *, beta, group_size):
+    term = policy_term(logp, old_logp, advantages(reward, group_size))
+    return by_token(term + beta * torch.nn.functional.huber_loss(logp, ref_logp, reduction="none"), mask)
+
+
+def k3_in_reward(logp, old_logp, ref_logp, reward, mask, *, beta, group_size):
+    kl = (k3(logp.detach(), ref_logp) * mask).sum(1)
+    return summed(policy_term(logp, old_logp, advantages(reward - beta * kl, group_size, own=False)), mask)
+
+
 HONEST = (rloo_k1_in_reward, centred_k2, grpo_k3, dapo_k3, k3_with_ratio, abs_in_loss, k3_clamped_at_20, k1_as_a_mean,
-          clipped_k2, k1_of_each_token_in_reward)  # fmt: skip
+          clipped_k2, k1_of_each_token_in_reward, in_single_precision, scaled_down, standardised_k1_in_reward,
+          huber)  # fmt: skip
 
 # ------------------------------------------------------------------------------------------------------------- broken
 
@@ -181,6 +208,31 @@ def k1_in_loss(logp, old_logp, ref_logp, reward, mask, *, beta, group_size):
     return by_token(term, mask)
 
 
+def zeros_in_the_reward(logp, old_logp, ref_logp, reward, mask, *, beta, group_size):
+    kl = (logp.detach() * mask).sum(1)
+    return summed(policy_term(logp, old_logp, advantages(reward - beta * kl, group_size, own=False)), mask)
+
+
+def tokens_clamped_in_the_reward(logp, old_logp, ref_logp, reward, mask, *, beta, group_size):
+    kl = (torch.clamp(k1(logp.detach(), ref_logp), -0.05, 0.05) * mask).sum(1)
+    return summed(policy_term(logp, old_logp, advantages(reward - beta * kl, group_size, own=False)), mask)
+
+
+def answer_clamped_in_the_reward(logp, old_logp, ref_logp, reward, mask, *, beta, group_size):
+    kl = torch.clamp((k1(logp.detach(), ref_logp) * mask).sum(1), -0.1, 0.1)
+    return summed(policy_term(logp, old_logp, advantages(reward - beta * kl, group_size, own=False)), mask)
+
+
+def coefficient_as_a_switch(logp, old_logp, ref_logp, reward, mask, *, beta, group_size):
+    term = policy_term(logp, old_logp, advantages(reward, group_size))
+    return by_token(term + 0.1 * (beta > 0) * k3(logp, ref_logp), mask)
+
+
+def shifted_and_divided_by_nothing(logp, old_logp, ref_logp, reward, mask, *, beta, group_size):
+    kl = (k2(logp[:, :-1], ref_logp[:, 1:]) * mask[:, 1:]).sum() / mask[:, 1:].sum()
+    return by_token(policy_term(logp, old_logp, advantages(reward, group_size)), mask) + beta * kl
+
+
 BROKEN = {
     detached: "DETACHED",
     wrong_sign: "SIGN",
@@ -197,4 +249,9 @@ BROKEN = {
     coefficient_not_used: "UNUSED_COEFFICIENT",
     mask_left_out: "UNMASKED",
     k1_in_loss: "NO_PULL",
+    zeros_in_the_reward: "ZERO_REFERENCE",
+    tokens_clamped_in_the_reward: "CLAMPED",
+    answer_clamped_in_the_reward: "CLAMPED",
+    coefficient_as_a_switch: "UNUSED_COEFFICIENT",
+    shifted_and_divided_by_nothing: "SHIFTED",
 }

@@ -49,6 +49,26 @@ def test_an_honest_loss_has_none(loss, beta, group_size):
     assert (found.pulls_back, found.to) == (True, "reference")
 
 
+def test_k3_in_the_reward_is_a_fact_and_no_fault():
+    """Its mean gradient is that of KL(policy || reference) less that of KL(reference || policy): at times uphill."""
+    found = loss_conformance(losses.k3_in_reward, variants=False)
+    assert (found.faults, found.pulls_back) == ((), False)
+    assert found.gradient == "k3 in the reward: of neither KL"
+
+
+def test_a_loss_in_single_precision_is_asked_in_double():
+    assert [
+        loss_conformance(loss).variants[0].tilt_beta for loss in (losses.in_single_precision, losses.grpo_k3)
+    ] == pytest.approx([0.38866147] * 2, rel=1e-6)
+
+
+def test_a_fault_is_named_though_the_mean_is_no_number():
+    found = loss_conformance(losses.shifted_and_divided_by_nothing)
+    assert (found.gradient, found.variants, found.unbiased) == ("none: its mean is no finite number", (), None)
+    with pytest.raises(OptionError, match="finite numbers, got others on answers of 1, 1, 1, 1 tokens"):
+        loss_conformance(lambda *a, **k: losses.grpo_k3(*a, **k) + 0 * a[0].sum() / (a[4].sum() - 4), group_size=4)
+
+
 @pytest.mark.parametrize(
     ("loss", "gradient"),
     [
@@ -71,10 +91,30 @@ def test_k1_in_the_reward_comes_to_rest_at_the_tilt():
     found = kleash.conformance(losses.rloo_k1_in_reward, beta=0.3)
     assert found.tilt_beta["value"] == pytest.approx(0.3, rel=1e-6)
     assert found.variants[0].apart < 1e-6
+    assert not found.variants[0].kink
     assert found.unbiased
     betas = [v.tilt_beta for v in found.variants]
     assert betas[1] is None  # rewards x 10: the optimum is further than 20 nats away
     assert [betas[0], *betas[2:]] == pytest.approx([0.3, 0.3, 0.3, 0.6], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("loss", "kl"), [(losses.standardised_k1_in_reward, 0.3151), (losses.abs_in_loss, 0.0)], ids=["tilt", "pinned"]
+)
+def test_a_kink_is_found_by_smaller_steps(loss, kl):
+    """Standardised penalised scores have the tilt, where all are equal; abs at this beta holds the reference."""
+    found, far, *_ = loss_conformance(loss).variants
+    assert found.kink
+    assert (far.reward, far.kink) == (None, False)  # 20 nats away, or run away to
+    assert found.kl == pytest.approx(kl, abs=3e-3)
+    assert found.apart < 3e-3
+    if kl > 0:
+        assert_leash(loss)
+
+
+def test_what_runs_away_has_no_resting_point(of_trainers):
+    first = loss_conformance(of_trainers.nemo_rl).variants[0]
+    assert (first.reward, first.kl, first.tilt_beta, first.kink) == (None, None, None, False)
 
 
 def test_the_mean_update_is_the_one_that_is_worked_out_from_the_settings():
@@ -164,6 +204,15 @@ def test_a_loss_that_torch_cannot_map_is_asked_group_by_group():
     )
     np.testing.assert_allclose(first, second, rtol=1e-12, atol=1e-15)
 
+    def single(*arrays, beta, group_size):
+        arrays[3].sum().item()
+        return losses.in_single_precision(*arrays, beta=beta, group_size=group_size)
+
+    first, second = (
+        asked(f, 2).mean_gradient(world, world.reference_logits, beta=0.5) for f in (single, losses.grpo_k3)
+    )
+    np.testing.assert_allclose(first, second, rtol=1e-12, atol=1e-15)
+
 
 def test_the_assertion_says_what_to_do(leash):
     assert assert_leash(losses.rloo_k1_in_reward).passed
@@ -185,10 +234,10 @@ def test_from_the_command_line(name, code):
 
 
 def test_the_nearest_tilt_of_a_tilt_is_itself():
-    from kleash.trials.loss_conformance import _nearest_tilt
+    from kleash.trials.loss_rest import nearest_tilt
 
     world = loss_world()
-    assert _nearest_tilt(world, tilt_logits(world, 0.7)) == pytest.approx((0.7, 0.0), abs=1e-6)
+    assert nearest_tilt(world, tilt_logits(world, 0.7)) == pytest.approx((0.7, 0.0), abs=1e-6)
 
 
 @pytest.fixture

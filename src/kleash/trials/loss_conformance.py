@@ -18,13 +18,14 @@ from kleash.gradients import expected_gradient, kl_gradient
 from kleash.kl import derivative, log_softmax
 from kleash.trials.loss_clipping import Clipping, clipping_of
 from kleash.trials.loss_faults import Fault, faults_of, ties_to
-from kleash.trials.roots import Puzzle, answer_kl, at_rest, tilt_logits
+from kleash.trials.loss_rest import AS_ASKED, Variant, loss_world, variants_of
 from kleash.trials.user_loss import UserLoss
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from kleash.estimates import Floats
+    from kleash.trials.roots import Puzzle
 
 __all__ = ["LossConformance", "Variant", "loss_conformance", "loss_world"]
 
@@ -32,53 +33,6 @@ _PROBES = 4
 """Policies at which the penalty's mean gradient is compared with those of the known divergences."""
 _LIKE = 0.1
 """Share of the penalty's mean gradient that may be left over where it is called one of the known ones. Ours."""
-_AS_ASKED = "as asked"
-_PATIENCE = 800
-"""Mean updates after which a policy that has not come to rest is given up: a kink (abs) is walked about for ever."""
-
-
-class _NoRest(Exception):  # noqa: N818  no error: a policy that does not come to rest
-    pass
-
-
-def loss_world() -> Puzzle:
-    """The default world: seven answers of one and two tokens, scores 0 to 1, the best one rare.
-
-    Examples
-    --------
-    >>> len(loss_world().reward)
-    7
-    """
-    words = Puzzle.with_end("seven", letters=2, length=2, seed=3, scale=1.0)
-    return replace(words, reward=np.array([0.0, 0.5, 0.25, 0.0, 1.0, 0.75, 0.5]))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Variant:
-    """The fixed point in one setting.
-
-    Parameters
-    ----------
-    name
-        ``as asked``, ``rewards x 10``, ``group of 2``, ...
-    reward, kl
-        Of the policy that the mean update comes to rest at: judge's score, and KL to the reference in nats per answer;
-        None where it does not come to rest within 20 nats, or has a kink there.
-    tilt_beta
-        The beta of the tilt nearest to it in KL; None without a fixed point.
-    apart
-        Total variation distance between the two: 0 if the fixed point is a tilt.
-    """
-
-    name: str
-    reward: float | None
-    kl: float | None
-    tilt_beta: float | None
-    apart: float | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready plain data."""
-        return dict(vars(self))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +81,7 @@ class LossConformance:
     def tilt_beta(self) -> dict[str, float] | None:
         """The tilt's beta of the fixed point as asked, and the smallest and largest over the variants that have one."""
         found = [v.tilt_beta for v in self.variants if v.tilt_beta is not None]
-        own = next((v.tilt_beta for v in self.variants if v.name == _AS_ASKED), None)
+        own = next((v.tilt_beta for v in self.variants if v.name == AS_ASKED), None)
         return None if own is None else {"value": own, "lo": min(found), "hi": max(found)}
 
     def to_dict(self) -> dict[str, Any]:
@@ -215,21 +169,21 @@ def loss_conformance(
     world = loss_world()
     faults = list(faults_of(asked, beta=number))
     to = ties_to(asked, beta=number)
-    gradient, along = _gradient(asked, world, number)
-    if not faults and along < 0:
+    gradient, along, defined = _of_the_mean(asked, world, number, bool(faults))
+    if not faults and max(along) < 0:
         faults.append(Fault.of("SIGN"))
     broken = {"UNUSED_COEFFICIENT", "DETACHED", "SAMPLER", "NO_PULL"} & {fault.code for fault in faults}
-    found = [] if broken or not variants else _variants(asked, world, number)
+    found = variants_of(asked, world, number) if variants and defined and not broken else []
     return LossConformance(
         name=name,
         beta=number,
         group_size=size,
-        pulls_back=not broken and along > 0,
+        pulls_back=not broken and min(along) > 0,
         to=to,
         gradient=gradient,
         faults=tuple(faults),
         variants=tuple(found),
-        unbiased=_unbiased(asked, world, number) if variants else None,
+        unbiased=_unbiased(asked, world, number) if variants and defined else None,
         clipping=clipping_of(asked, beta=number),
     )
 
@@ -257,8 +211,18 @@ def _penalty(loss: UserLoss, world: Puzzle, logits: Floats, beta: float, reward:
     return np.asarray(at - without)
 
 
-def _gradient(loss: UserLoss, world: Puzzle, beta: float) -> tuple[str, float]:
-    """Whose gradient the penalty has in the mean, in words; and whether it goes along that of the KL (above 0)."""
+def _of_the_mean(loss: UserLoss, world: Puzzle, beta: float, faulty: bool) -> tuple[str, list[float], bool]:
+    """`_gradient`, and whether it is defined: a loss with a fault may divide by 0 on answers of one token."""
+    try:
+        return *_gradient(loss, world, beta), True
+    except OptionError:
+        if not faulty:
+            raise
+        return "none: its mean is no finite number", [0.0], False
+
+
+def _gradient(loss: UserLoss, world: Puzzle, beta: float) -> tuple[str, list[float]]:
+    """Whose gradient the penalty has in the mean, in words; and its cosine with a KL's at each of the policies."""
     nothing = np.zeros_like(world.reward)
     policies = _policies(world)
     found = [_penalty(loss, world, logits, beta, nothing) for logits in policies]
@@ -266,8 +230,8 @@ def _gradient(loss: UserLoss, world: Puzzle, beta: float) -> tuple[str, float]:
         found = [_penalty(loss, world, logits, beta, None) for logits in policies]
     size = float(np.sqrt(sum(np.square(x).sum() for x in found)))
     if size < 1e-12:
-        return "none: its mean is 0", 0.0
-    along = min(_along(world, logits, x) for logits, x in zip(policies, found, strict=True))
+        return "none: its mean is 0", [0.0]
+    along = [_along(world, logits, x) for logits, x in zip(policies, found, strict=True)]
     stacked = np.concatenate([x.ravel() for x in found])
     left = {}
     for words, candidate in _candidates(world).items():
@@ -323,63 +287,6 @@ def _candidates(world: Puzzle) -> dict[str, Callable[[Floats], Floats]]:
         f"{reverse} of whole answers over their length": mean_in_reward,
         "k3 in the reward: of neither KL": partial(in_reward, "k3"),
     }
-
-
-def _variants(loss: UserLoss, world: Puzzle, beta: float) -> list[Variant]:
-    large = replace(world, reward=10.0 * world.reward)
-    other = 2 if loss.group_size != 2 else 4
-    long = Puzzle.with_end("long", letters=1, length=4, seed=3, scale=1.0)
-    long = replace(long, reward=np.array([0.0, 0.5, 0.25, 1.0, 0.75]))
-    return [
-        _rest(_AS_ASKED, loss, world, beta),
-        _rest("rewards x 10", loss, large, beta),
-        _rest(f"group of {other}", replace(loss, group_size=other), world, beta),
-        _rest("answers of 1 to 4 tokens", loss, long, beta),
-        _rest("beta x 2", loss, world, 2 * beta),
-    ]
-
-
-def _rest(name: str, loss: UserLoss, world: Puzzle, beta: float) -> Variant:
-    """The fixed point, followed from the reference, and the tilt that is nearest to it."""
-    unit = float(np.abs(loss.mean_gradient(world, log_softmax(world.reference_logits), beta=beta)).max())
-    if unit == 0:
-        return Variant(name=name, reward=None, kl=None, tilt_beta=None, apart=None)
-
-    left = _PATIENCE
-
-    def update(logits: Floats) -> Floats:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise _NoRest
-        return -loss.mean_gradient(world, logits, beta=beta) * float(np.ptp(world.reward)) / (10 * unit)
-
-    try:
-        logits = at_rest(world, update, scale=min(beta / float(np.ptp(world.reward)), 1.0) / 10)
-    except _NoRest:
-        logits = None
-    if logits is None:
-        return Variant(name=name, reward=None, kl=None, tilt_beta=None, apart=None)
-    tilt, apart = _nearest_tilt(world, logits)
-    return Variant(
-        name=name, reward=world.mean_reward(logits), kl=answer_kl(world, logits), tilt_beta=tilt, apart=apart
-    )
-
-
-def _nearest_tilt(world: Puzzle, logits: Floats) -> tuple[float, float]:
-    """The beta of the tilt to which KL(policy || tilt) is least, and how far apart the two are (total variation)."""
-    from scipy.optimize import minimize_scalar
-
-    log_policy = world.log_policy(logits)
-    p = np.exp(log_policy)
-
-    def away(log_beta: float) -> float:
-        return float(p @ (log_policy - world.log_policy(tilt_logits(world, float(np.exp(log_beta))))))
-
-    middle = np.log(float(np.ptp(world.reward)))
-    found = minimize_scalar(away, bounds=(middle - 6, middle + 6), method="bounded", options={"xatol": 1e-10})
-    beta = float(np.exp(found.x))
-    return beta, float(0.5 * np.abs(p - np.exp(world.log_policy(tilt_logits(world, beta)))).sum())
 
 
 def _unbiased(loss: UserLoss, world: Puzzle, beta: float) -> bool | None:

@@ -7,6 +7,7 @@ on says what it ties to; where it is zero says what cuts it off.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,13 +21,16 @@ __all__ = ["CODES", "Fault", "faults_of", "ties_to"]
 
 _LENGTHS = (4, 3, 4, 2)
 _SAME = 1e-9
-"""Share of the largest entry below which a change is rounding."""
+"""Share of the largest entry below which a change is rounding; of the whole gradient, for the penalty itself."""
 _NEAR, _FAR = 0.02, (0.3, 1.0, 2.0)
 """Log ratios in nats of a token at which a penalty must pull: those that training shows, from the first steps on. A k3
 whose value is clamped at 10, as verl's, stops at 2.6."""
 
 CODES = {
-    "UNUSED_COEFFICIENT": ("beta changes neither the loss nor its gradient", "pass beta to the penalty"),
+    "UNUSED_COEFFICIENT": (
+        "beta changes neither the loss nor its gradient, or only switches the penalty on",
+        "pass beta to the penalty",
+    ),
     "DETACHED": (
         "beta changes the loss and not its gradient: the penalty is detached",
         "let the gradient through logp in the KL term; on-policy a term that is 0 in value may still have one",
@@ -105,7 +109,13 @@ class _Asked:
     def __init__(self, loss: UserLoss, beta: float) -> None:
         self.loss, self.beta = loss, beta
         self.batch = batch_of(loss.group_size)
+        self.whole = float(np.abs(loss(self.batch, beta=beta)[1]).max())
         self.size = float(np.abs(self(self.batch)).max())
+        self.tied = False
+        level = changed(self.batch, reward=np.zeros_like(self.batch.reward))
+        if self.size <= _SAME * self.whole and self.pulls(level):
+            # standardised pairs: the larger score wins, and a small penalty decides only where scores are equal
+            self.batch, self.size, self.tied = level, float(np.abs(self(level)).max()), True
 
     def __call__(self, batch: Batch) -> Floats:
         return np.asarray(self.loss(batch, beta=self.beta)[1] - self.loss(batch, beta=0.0)[1])
@@ -113,7 +123,11 @@ class _Asked:
     def value(self, batch: Batch) -> float:
         """What beta adds to the loss itself; 0 where that is rounding."""
         first, second = (self.loss(batch, beta=beta)[0] for beta in (self.beta, 0.0))
-        return first - second if abs(first - second) > 1e-12 * max(1.0, abs(second)) else 0.0
+        return first - second if abs(first - second) > 1e-12 * max(self.whole, abs(second)) else 0.0
+
+    def pulls(self, batch: Batch) -> bool:
+        """Whether the penalty has a gradient on a batch."""
+        return bool(np.abs(self(batch)).max() > _SAME * self.whole)
 
     def moved(self, first: Batch, second: Batch) -> Floats:
         """How the penalty differs between two batches, as a share of its size."""
@@ -130,11 +144,9 @@ def ties_to(loss: UserLoss, *, beta: float) -> str:
     if asked.moved(off, changed(off, ref_logp=off.ref_logp - noise)).max() > _SAME:
         return "reference"
     away = changed(off, old_logp=off.old_logp - 2 * noise)
-    return "sampler" if asked.moved(off, away).max() > _SAME and _penalises(asked, off) else "neither"
-
-
-def _penalises(asked: _Asked, batch: Batch) -> bool:
-    return bool(np.abs(asked(batch)).max() > _SAME)
+    both = changed(off, logp=off.logp - noise, old_logp=off.old_logp - noise)
+    only_their_ratio = asked.moved(off, both).max() <= 1e-6
+    return "sampler" if asked.pulls(off) and asked.moved(off, away).max() > _SAME and only_their_ratio else "neither"
 
 
 def faults_of(loss: UserLoss, *, beta: float) -> tuple[Fault, ...]:
@@ -157,8 +169,10 @@ def faults_of(loss: UserLoss, *, beta: float) -> tuple[Fault, ...]:
     where = ties_to(loss, beta=beta)
     if where == "sampler":
         return (Fault.of("SAMPLER"),)
-    if asked.size <= _SAME:
+    if not asked.pulls(asked.batch):
         return (Fault.of(_without_gradient(asked)),)
+    if not asked.tied and _switched(asked):
+        return (Fault.of("UNUSED_COEFFICIENT"),)
     if where == "neither":
         other = changed(asked.batch, logp=0.7 * asked.batch.logp, old_logp=0.7 * asked.batch.logp)
         alike = asked.moved(asked.batch, other).max() <= _SAME
@@ -170,11 +184,18 @@ def faults_of(loss: UserLoss, *, beta: float) -> tuple[Fault, ...]:
     return tuple(map(Fault.of, found))
 
 
+def _switched(asked: _Asked) -> bool:
+    """Whether the penalty is the same at every beta above 0."""
+    others = (_Asked(asked.loss, factor * asked.beta)(asked.batch) for factor in (0.1, 2.0, 10.0))
+    own = asked(asked.batch)
+    return all(np.abs(other - own).max() <= _SAME * asked.size for other in others)
+
+
 def _without_gradient(asked: _Asked) -> str:
     """Why a penalty has no gradient half a nat a token from the reference."""
     batch = asked.batch
     for delta in (_NEAR, 1e-3, 1e-5):
-        if _penalises(asked, changed(batch, ref_logp=batch.logp - delta * batch.mask)):
+        if asked.pulls(changed(batch, ref_logp=batch.logp - delta * batch.mask)):
             return "CLAMPED"
     here, there = asked.value(batch), asked.value(changed(batch, ref_logp=batch.ref_logp - 0.5 * batch.mask))
     if here == there == 0.0:
@@ -195,20 +216,16 @@ def _unmasked(asked: _Asked) -> bool:
 
 def _shifted(asked: _Asked) -> bool:
     """Whether a token's penalty ignores that token's reference while it follows another's, or one is never used."""
-    batch, rows = asked.batch, (0, 2)  # answers of four tokens
-    for row in rows:
+    far = asked.batch
+    near = changed(far, ref_logp=far.logp.copy())  # where a clamp on the whole answer lets the tokens through
+    for row in (0, 2):  # answers of four tokens
         follows = np.zeros((4, 4))
-        for s in range(4):
-            for delta in (
-                0.0,
-                _NEAR,
-                -0.7,
-                1.3,
-            ):  # one of them changes even a slope of two values, or of none but near 0
-                ref = batch.ref_logp.copy()
-                ref[row, s] = batch.logp[row, s] - delta
-                moved = asked.moved(batch, changed(batch, ref_logp=ref))[row]
-                follows[:, s] = np.maximum(follows[:, s], moved)
+        # one of these changes even a slope of two values, or of none but near 0
+        for batch, s, delta in product((far, near), range(4), (0.0, _NEAR, -0.7, 1.3)):
+            ref = batch.ref_logp.copy()
+            ref[row, s] = batch.logp[row, s] - delta
+            moved = asked.moved(batch, changed(batch, ref_logp=ref))[row]
+            follows[:, s] = np.maximum(follows[:, s], moved)
         used = follows > _SAME
         if used.any() and (not used.any(axis=0).all() or not np.diag(used).any()):
             return True
@@ -234,5 +251,9 @@ def _clamped(asked: _Asked) -> bool:
         still = all(abs(x - pulls[2]) <= _SAME * largest for x in pulls[2:])
         even = pull(-1.0) * pull(1.0) > 0  # |x| in the loss has a slope of two signs
         if still and even:
+            return True
+        flat = all(abs(x - pulls[1]) <= 1e-6 * largest for x in pulls[1:])
+        grows = abs(pull(sign * 1e-5)) < 0.5 * abs(pulls[1])  # |x| in the loss pulls as much however near it is
+        if flat and grows:
             return True
     return False

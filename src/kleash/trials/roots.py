@@ -319,11 +319,25 @@ def root(puzzle: Puzzle, objective: Objective) -> Floats | None:
     return at_rest(puzzle, update, scale=scale)
 
 
-def at_rest(puzzle: Puzzle, update: Callable[[Floats], Floats], *, scale: float) -> Floats | None:
+class _Slow(Exception):  # noqa: N818  no error: the flow is slow enough for Newton's method
+    def __init__(self, logits: Floats) -> None:
+        super().__init__()
+        self.logits = logits
+
+
+def at_rest(
+    puzzle: Puzzle,
+    update: Callable[[Floats], Floats],
+    *,
+    scale: float,
+    tolerance: float = 1e-6,
+    slow: float = 0.0,
+) -> Floats | None:
     """Where a mean update comes to rest, followed from the reference; normalised logits, or None.
 
     ``update``: The mean direction at logits of shape (n_prefixes, vocabulary), of the same shape. ``scale``: Its size,
-    which says how long is long: the flow is followed for 100 / scale.
+    which says how long is long: the flow is followed for 100 / scale. ``tolerance``: Of the flow; Newton's method
+    corrects its end. ``slow``: Speed in nats at which Newton's method is tried before the flow has ended.
 
     Notes
     -----
@@ -337,30 +351,42 @@ def at_rest(puzzle: Puzzle, update: Callable[[Floats], Floats], *, scale: float)
     shape = start.shape
     size = np.abs(update(start)).max() + np.finfo(float).tiny
 
-    def flow(_: float, flat: Floats) -> Floats:
+    def flow(_: float, flat: Floats, slowest: float) -> Floats:
         logits = log_softmax(flat.reshape(shape))
         reach = visits(puzzle, logits)
         direction = update(logits) / (reach[:, None] * np.exp(logits))
-        return np.asarray((direction - direction.mean(axis=1, keepdims=True)).ravel())
+        speed = direction - direction.mean(axis=1, keepdims=True)
+        if np.abs(speed).max() < slowest:
+            raise _Slow(logits)
+        return np.asarray(speed.ravel())
 
-    def far(_: float, flat: Floats) -> float:
+    def far(_: float, flat: Floats, __: float) -> float:
         return _REACH - float(np.abs(log_softmax(flat.reshape(shape)) - start).max())
 
     far.terminal = True  # type: ignore[attr-defined]
-    walk = solve_ivp(flow, (0.0, 100.0 / scale), start.ravel(), method="LSODA", rtol=1e-6, atol=1e-6, events=far)
-    end = log_softmax(walk.y[:, -1].reshape(shape))
-    if walk.status == 1:
-        return None
 
     def residual(free: Floats) -> Floats:
         logits = np.concatenate([np.zeros((shape[0], 1)), free.reshape(shape[0], -1)], axis=1)
         return np.asarray(update(logits)[:, 1:].ravel())
 
-    found = solve(residual, (end[:, 1:] - end[:, :1]).ravel(), method="hybr", tol=1e-14)
-    logits = log_softmax(np.concatenate([np.zeros((shape[0], 1)), found.x.reshape(shape[0], -1)], axis=1))
-    if np.abs(update(logits)).max() > 1e-8 * size or np.abs(logits - end).max() > 0.05:
-        return None
-    return np.asarray(logits)
+    def polished(end: Floats) -> Floats | None:
+        found = solve(residual, (end[:, 1:] - end[:, :1]).ravel(), method="hybr", tol=1e-14)
+        logits = log_softmax(np.concatenate([np.zeros((shape[0], 1)), found.x.reshape(shape[0], -1)], axis=1))
+        if np.abs(update(logits)).max() > 1e-8 * size or np.abs(logits - end).max() > 0.05:
+            return None
+        return np.asarray(logits)
+
+    for slowest in (slow, 0.0) if slow > 0 else (0.0,):
+        try:
+            way = {"method": "LSODA", "rtol": tolerance, "atol": tolerance, "events": far}
+            walk = solve_ivp(flow, (0.0, 100.0 / scale), start.ravel(), args=(slowest,), **way)
+        except _Slow as arrived:
+            logits = polished(arrived.logits)
+            if logits is not None:
+                return logits
+            continue
+        return None if walk.status == 1 else polished(log_softmax(walk.y[:, -1].reshape(shape)))
+    return None
 
 
 def visits(puzzle: Puzzle, logits: Floats) -> Floats:

@@ -79,12 +79,15 @@ def loss_table(result: LossConformance) -> RenderableType:
         table.add_column(name, justify="right")
     for v in result.variants:
         cells = ["" if x is None else f"{x:.4g}" for x in (v.reward, v.kl, v.tilt_beta)]
-        table.add_row(v.name, *(cells if v.reward is not None else ["not found", "", ""]), _apart(v.apart))
+        table.add_row(v.name, *(cells if v.reward is not None else ["not found", "", ""]), _apart(v.apart, v.kink))
     small = (
         "KL in nats per answer. The tilt's beta is that of the optimum of reward - beta KL next to it; apart is how far"
     )
-    return Group(*lines, Text(), table, Text(f"{small} the two are in probability.", style="dim"))
+    small += " the two are in probability."
+    if any(v.kink for v in result.variants):
+        small += " ~: the mean update jumps there, so to about .003."
+    return Group(*lines, Text(), table, Text(small, style="dim"))
 
 
-def _apart(value: float | None) -> str:
-    return "" if value is None else "0" if value < 1e-6 else f"{value:.2g}"
+def _apart(value: float | None, kink: bool) -> str:
+    return "" if value is None else "~" if kink and value < 0.003 else "0" if value < 1e-6 else f"{value:.2g}"

@@ -9,12 +9,14 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import combinations_with_replacement
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
 
 from kleash import _checks
 from kleash.errors import OptionError
@@ -85,7 +87,7 @@ class UserLoss:
         logp = torch.tensor(batch.logp, dtype=torch.float64, requires_grad=True)
         rest = [torch.tensor(x, dtype=torch.float64) for x in (batch.old_logp, batch.ref_logp, batch.reward)]
         mask = torch.tensor(batch.mask, dtype=torch.float64)
-        value = self._asked(logp, *rest, mask, beta=beta)
+        value = self._asked(logp, *rest, mask, keywords=self.keywords(beta))
         if not isinstance(value, torch.Tensor) or value.numel() != 1:
             got = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
             raise OptionError(_checks.message("loss", expected="one number, a scalar tensor", got=got))
@@ -95,14 +97,14 @@ class UserLoss:
         found = np.zeros_like(batch.logp) if gradient is None else gradient.numpy()
         if not (np.isfinite(found).all() and math.isfinite(float(value.detach()))):
             raise OptionError(
-                _checks.message("loss", expected="finite numbers", got="a value or gradient that is none")
+                _checks.message("loss", expected="finite numbers", got=f"others on answers of {_lengths(batch)} tokens")
             )
         return float(value.detach()), found
 
-    def _asked(self, *tensors: torch.Tensor, beta: float) -> Any:
-        keywords = self.keywords(beta)
+    def _asked(self, *tensors: torch.Tensor, keywords: Mapping[str, Any], mode: Any = None) -> Any:
         try:
-            return self.function(*tensors, **keywords)
+            with _Double() if mode is None else mode:
+                return self.function(*tensors, **keywords)
         except Exception as error:
             told = " ".join(str(error).split())
             got = f"{type(error).__name__}: {told}"
@@ -153,7 +155,8 @@ class UserLoss:
         tensors = [torch.tensor(x[members], dtype=torch.float64) for x in vars(whole).values()]
 
         def one(*group: torch.Tensor) -> Any:
-            return self.function(*group, **keywords).reshape(())
+            with _Double():
+                return self.function(*group, **keywords).reshape(())
 
         try:
             found = torch.func.vmap(torch.func.grad(one))(*tensors)
@@ -161,11 +164,52 @@ class UserLoss:
             found = None
         if found is not None and bool(torch.isfinite(found).all()):
             return np.asarray(found.detach().numpy())
-        each = []
-        for group in members:
-            batch = Batch(**{name: values[group] for name, values in vars(whole).items()})
-            each.append(self(batch, beta=beta)[1])
-        return np.stack(each)
+        return self._one_by_one(members, whole, tensors, beta=beta)
+
+    def _one_by_one(
+        self, members: NDArray[np.int64], whole: Batch, tensors: list[torch.Tensor], *, beta: float
+    ) -> Floats:
+        """The same with a call per group and one way back for all of them."""
+        logp = tensors[0].requires_grad_()
+        keywords, first = self.keywords(beta), _Double()
+        values = [self._asked(logp[0], *(x[0] for x in tensors[1:]), keywords=keywords, mode=first)]
+        mode = None if first.cast else nullcontext()  # the mode costs as much as the loss
+        others = zip(logp[1:], *(x[1:] for x in tensors[1:]), strict=True)
+        values += [self._asked(*group, keywords=keywords, mode=mode) for group in others]
+        if all(isinstance(x, torch.Tensor) and x.numel() == 1 and x.requires_grad for x in values):
+            (found,) = torch.autograd.grad(torch.stack([x.reshape(()) for x in values]).sum(), logp)
+            if bool(torch.isfinite(found).all()):
+                return np.asarray(found.numpy())
+        batches = (Batch(**{name: values[group] for name, values in vars(whole).items()}) for group in members)
+        return np.stack([self(batch, beta=beta)[1] for batch in batches])  # with its errors, and where it is constant
+
+
+class _Double(TorchFunctionMode):  # type: ignore[misc]
+    """A loss computes in double precision, whatever it casts to: a change of 1e-9 must not drown in rounding."""
+
+    cast = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _TO_SINGLE:
+            self.cast = True
+            return args[0].to(torch.float64)
+        given = kwargs or {}
+        if any(isinstance(x, torch.dtype) and x in _SINGLE for x in (*args, *given.values())):
+            self.cast = True
+            args, given = map(_double, args), {key: _double(value) for key, value in given.items()}
+        return func(*args, **given)
+
+
+_SINGLE = (torch.float32, torch.float16, torch.bfloat16)
+_TO_SINGLE = (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16)
+
+
+def _double(value: Any) -> Any:
+    return torch.float64 if isinstance(value, torch.dtype) and value in _SINGLE else value
+
+
+def _lengths(batch: Batch) -> str:
+    return ", ".join(str(int(n)) for n in batch.mask.sum(axis=1))
 
 
 def _compositions(answers: int, size: int) -> tuple[NDArray[np.int64], Floats]:
