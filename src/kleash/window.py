@@ -94,16 +94,24 @@ class Verdict:
         _checks.choice(content["kind"], get_args(VerdictKind), name="verdict's kind")
         known = {field.name for field in dataclasses.fields(cls)} & content.keys()
         plain: dict[str, Any] = {name: tuple(x) if isinstance(x := content[name], list) else x for name in known}
-        for name, value in plain.items():
-            parts = value if name in ("tight_edge", "loose_edge") and value is not None else (value,)
-            wrong = [x for x in parts if x is not None and (isinstance(x, bool) or not isinstance(x, int | float))]
-            if cls.__annotations__[name].endswith("| None") and (wrong or (parts is value and len(parts) != 2)):
-                raise DataError(_checks.message(f"verdict.{name}", expected=cls.__annotations__[name], got=repr(value)))
+        for name in known & {"best_beta", "best_lo", "best_hi", "best_kl", "safe_beta", "safe_kl", "breakdown_score"}:
+            _must_be_numbers(name, (plain[name],), 1)
+        for name in known & {"tight_edge", "loose_edge"}:
+            _must_be_numbers(name, plain[name], 2)
         return cls(**plain)
 
     def __str__(self) -> str:
         lines = [self.kind.replace("-", " ") + ": " + " ".join(self.reasons)]
         return "\n".join(lines + [f"It would take {need}." for need in self.needs])
+
+
+def _must_be_numbers(name: str, values: Any, n: int) -> None:
+    """Pass so many numbers, or null in the place of all; else a DataError."""
+    if values in (None, (None,)):
+        return
+    if not (isinstance(values, tuple) and len(values) == n and all(type(x) in (int, float) for x in values)):
+        expected = "null or a number" if n == 1 else f"null or {n} numbers"
+        raise DataError(_checks.message(f"verdict.{name}", expected=expected, got=_checks.short(values)))
 
 
 def find_window(frontier: Frontier, *, tolerance: float | None = None, beta_floor: float | None = None) -> Verdict:

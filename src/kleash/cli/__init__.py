@@ -11,7 +11,6 @@ import importlib
 import os
 import signal
 import sys
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
@@ -98,10 +97,7 @@ def _run(group: click.Group, arguments: list[str], prog_name: str) -> int:
     if sys.stdout is None:  # closed by the caller
         return _stopped(2, "stdout: closed; give it a place, or use --out", state)
     try:
-        noiseless = warnings.catch_warnings()
-        with unwinding(), group.make_context(prog_name, arguments, obj=state) as ctx, noiseless:
-            # a number that no float can be worked with, 1e300 say, makes no noise: what it leads to is said
-            warnings.simplefilter("ignore", RuntimeWarning)
+        with unwinding(), group.make_context(prog_name, arguments, obj=state) as ctx:
             code = group.invoke(ctx)
         sys.stdout.flush()
         return int(code or 0)

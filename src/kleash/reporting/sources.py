@@ -124,9 +124,7 @@ def _of_file(path: Path, name: str) -> ReportSource:
         return dataclasses.replace(source, path=str(path), sha256=digest)
     try:
         text = _files.read_text(path, expected="a result")
-    except DataError:
-        raise
-    except ValueError as error:
+    except UnicodeDecodeError as error:
         raise DataError(f"is no text; expected {KINDS}", path=path) from error
     return dataclasses.replace(_from_text(text, path=path, name=name), sha256=digest)
 

@@ -63,7 +63,7 @@ def _proportional(kl: Array, loss: Array) -> bool:
     both = np.isfinite(kl) & np.isfinite(loss) & (kl > 0)
     if both.sum() < 4:
         return False
-    x, y = kl[both], loss[both]
+    x, y = kl[both] / kl[both].max(), loss[both] / max(float(np.abs(loss[both]).max()), 1e-300)  # squares stay floats
     slope = float(x @ y / (x @ x))
     total = float(np.square(y - y.mean()).sum())
     return slope > 0 and total > 0 and float(np.square(y - slope * x).sum()) < 0.1 * total

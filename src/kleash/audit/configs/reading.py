@@ -10,7 +10,7 @@ from typing import Any
 
 from kleash import _checks, _files, config
 from kleash.audit.declared import unwrapped
-from kleash.errors import ConfigError, DataError
+from kleash.errors import ConfigError
 from kleash.trainers import option_names, trainer_named, whose
 from kleash.trainers.options import flatten, stated
 
@@ -29,11 +29,9 @@ def read_settings(path: str | Path) -> dict[str, Any]:
 
 def _flags(path: Path) -> dict[str, Any]:
     """Settings on a command line: ``--name value``, ``--name=value``, ``--name`` and hydra's ``a.b=value``."""
+    text = _files.read_text(path, expected="a shell script", most=1 << 20, errors="replace")
     try:
-        text = _files.read_text(path, expected="a shell script", most=1 << 20, errors="replace")
         words = shlex.split(text, comments=True)
-    except DataError:
-        raise
     except ValueError as error:
         raise ConfigError(_checks.message(str(path), expected="a shell script", got=str(error))) from None
     found: dict[str, Any] = {}
