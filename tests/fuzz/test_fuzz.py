@@ -18,6 +18,8 @@ KEPT = {
     "5000197-openrlhf_console.txt": "check",
     "5000469-forecast.json": "report",
     "6001923-wandb_history.csv": "check",
+    "3003001425-p.parquet": "forecast",
+    "3005001293-trlx.jsonl": "check",
     "507001219-open_instruct.jsonl": "check",
     "902001935-wandb_chart.csv": "check",
     "905001647-recipes.json": "report",

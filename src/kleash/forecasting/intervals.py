@@ -135,7 +135,7 @@ class Prompts:
             return self._mean_of_clusters(values, widen, known, self.clusters[known], positive=positive)
         x = values[known]
         n = x.shape[0]
-        mean = x.mean(axis=0)
+        mean = x.mean(axis=0) if n else np.full(x.shape[1], np.nan)  # no prompt has the quantity: neither has the mean
         centred = x - mean
         se = centred.std(axis=0, ddof=1) / np.sqrt(n) if n > 1 else np.full_like(mean, np.nan)
         shift, squares = self._moments(centred, known)

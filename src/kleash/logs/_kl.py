@@ -36,7 +36,8 @@ def kl_columns(trainer: Trainer, raw: Mapping[str, Array], notes: list[str]) -> 
             notes.append(f"{key} is 0 throughout: this trainer writes that where it computes no such KL; left out")
             continue
         if rule.squared:
-            values = np.where(values < 0, np.nan, np.square(values))
+            with np.errstate(over="ignore"):  # beyond every float: infinite, which NON_FINITE calls
+                values = np.where(values < 0, np.nan, np.square(values))
         transform = "squared from a square root" if rule.squared else ""
         about: dict[str, Any] = {"spec": rule.spec, "against": rule.against, "answers": rule.answers}
         columns.append(KLColumn(key=key, values=values, transform=transform, **about))
