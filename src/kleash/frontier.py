@@ -316,14 +316,18 @@ def _estimate_columns(name: str, estimates: Estimates | None, size: int) -> dict
     return {name + end: _files.finite_or_none(getattr(estimates, field)) for end, field in ends}
 
 
+LARGEST = 1e100
+"""Scores and nats beyond it are refused where they are read: sums of their squares are no floats."""
+
+
 def _column(rows: list[dict[str, Any]], name: str) -> Floats:
     return _numbers(np.asarray([np.nan if row[name] is None else row[name] for row in rows], dtype=np.float64), name)
 
 
 def _numbers(values: Floats, name: str) -> Floats:
-    """The same, if every value is null (NaN) or a float; JSON's 1e400 is none, and a DataError."""
-    if np.isinf(values).any():
-        raise DataError(_checks.message(name, expected="null or numbers", got="an infinite one"))
+    """The same, if every value is null (NaN) or a number whose square is one; else a DataError."""
+    if (np.abs(values) > LARGEST).any():
+        raise DataError(_checks.message(name, expected=f"null or numbers of at most {LARGEST:g}", got="a larger one"))
     return values
 
 

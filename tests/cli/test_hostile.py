@@ -247,7 +247,7 @@ def test_a_result_of_other_types_is_one_line(run, tmp_path):
     whole = json.dumps(content)
     at = whole.index('"reward":', whole.index('"frontier"')) + 9
     (tmp_path / "f.json").write_text(whole[:at] + " 1e400" + whole[whole.index(",", at) :])
-    refused(run("report", tmp_path / "f.json"), "infinite")
+    refused(run("report", tmp_path / "f.json"), "a larger one")
 
 
 def test_what_is_held_meanwhile_goes_with_sigterm(tmp_path):

@@ -35,7 +35,7 @@ from kleash.forecasting.tail import score_tail
 from kleash.forecasting.trainer import TrainerOrder, implied
 from kleash.forecasting.unseen import Unseen, unseen_cheats, unseen_in_words
 from kleash.forecasting.unseen_of_sources import unseen_of_sources
-from kleash.frontier import Frontier
+from kleash.frontier import LARGEST, Frontier
 from kleash.samples import Samples, read_samples
 from kleash.window import Verdict
 
@@ -44,7 +44,6 @@ __all__ = ["Objective", "PromptsAre", "forecast"]
 Floats = NDArray[np.float64]
 Objective = Literal["tilt", "group-standardised"]
 
-_LARGEST = 1e100
 _ANSWERS_PER_BETA = 2
 
 
@@ -290,11 +289,14 @@ def _betas(samples: Samples, beta: ArrayLike | None, objective: Objective, prese
 
 
 def _must_have_squares(samples: Samples) -> None:
-    """Scores of a size that the sums of their squares are numbers too."""
-    for name, values in (("reward", samples.reward), ("gold", samples.gold)):
-        largest = 0.0 if values is None else float(np.nanmax(np.abs(values), initial=0.0))
-        if largest > _LARGEST:
-            expected, fix = f"scores of at most {_LARGEST:g}", "drop the answer or score it again"
+    """Scores and log ratios of a size that the sums of their squares are numbers too."""
+    ratios = None if samples.sources is None else samples.sources.log_ratio
+    for name, values in (("reward", samples.reward), ("gold", samples.gold), ("log_ratio", ratios)):
+        sizes = np.abs([] if values is None else values)
+        largest = float(np.max(sizes, initial=0.0, where=np.isfinite(sizes)))
+        if largest > LARGEST:
+            expected = f"{'nats' if name == 'log_ratio' else 'scores'} of at most {LARGEST:g}"
+            fix = "drop the answer or score it again"
             raise DataError(_checks.message(name, expected=expected, got=f"{largest:g}", fix=fix))
 
 

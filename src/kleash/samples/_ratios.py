@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -185,6 +186,6 @@ def _sums(policy: Any, reference: Any, mask: Any) -> tuple[float, float]:
         raise TokenError(message("mask", expected=f"{len(policy)} entries as in logp", got=repr(mask)[:40]))
     kept = [(a, b) for a, b, on in zip(policy, reference, active, strict=True) if on]
     numbers = [value for pair in kept for value in pair]
-    if not all(isinstance(value, int | float) and math.isfinite(value) for value in numbers):
+    if not all(isinstance(value, int | float) and abs(value) <= sys.float_info.max for value in numbers):
         raise TokenError(message("logp and ref_logp", expected="a finite number for each token", got="none on one"))
     return math.fsum(a for a, _ in kept), math.fsum(b for _, b in kept)
